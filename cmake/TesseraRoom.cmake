@@ -1,0 +1,55 @@
+# tessera_room(NAME ROOMS a b c LIBRARIES x::y TEST_LABELS fast TEST_ROOMS d e TEST_LIBRARIES z)
+#
+# Declares the room whose CMakeLists.txt calls it: library tessera_NAME from every *.cc of the folder, and, from every
+# *_test.cc beside them, the test program NAME_test. A room without .cc files becomes an interface library.
+# ROOMS are the rooms it may include; TEST_ROOMS are additional ones that only its tests use.
+function(tessera_room name)
+  cmake_parse_arguments(ARG "" "" "ROOMS;LIBRARIES;TEST_LABELS;TEST_ROOMS;TEST_LIBRARIES" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  set(test_sources ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER test_sources INCLUDE REGEX "_test\\.cc$")
+  list(TRANSFORM ARG_ROOMS PREPEND tessera_)
+  if(sources)
+    add_library(tessera_${name} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(tessera_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(tessera_${name} ${scope} ${PROJECT_SOURCE_DIR})
+  target_link_libraries(tessera_${name} ${scope} ${ARG_ROOMS} ${ARG_LIBRARIES})
+  if(test_sources)
+    if(NOT ARG_TEST_LABELS)
+      set(ARG_TEST_LABELS fast)
+    endif()
+    tessera_test(${name}_test SOURCES ${test_sources} ROOMS ${name} ${ARG_TEST_ROOMS}
+                 LIBRARIES ${ARG_TEST_LIBRARIES} LABELS ${ARG_TEST_LABELS})
+  endif()
+endfunction()
+
+# tessera_test(NAME SOURCES f.cc ROOMS a b LIBRARIES x LABELS fast [WHOLE] [TIMEOUT seconds])
+#
+# Declares a GoogleTest program. Each of its cases is one ctest case, so that a failure names itself; with WHOLE the
+# program is one ctest case, for programs whose cases share something that is costly to set up.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+function(tessera_test name)
+  cmake_parse_arguments(ARG "WHOLE" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  list(TRANSFORM ARG_ROOMS PREPEND tessera_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_ROOMS} ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                             TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(ARG_WHOLE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  else()
+    gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  endif()
+endfunction()

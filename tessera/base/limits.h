@@ -1,0 +1,29 @@
+// Hard limits on what comes from outside. Each is checked before anything is allocated.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::base::limits {
+
+// Checkpoints.
+inline constexpr std::int64_t kSafetensorsHeaderBytesMax = 100'000'000;  // The format's own limit.
+inline constexpr std::int64_t kTensorRankMax = 8;
+inline constexpr std::int64_t kTensorsPerCheckpointMax = 1'000'000;
+inline constexpr std::int64_t kJsonFileBytesMax = 256 << 20;
+inline constexpr std::int64_t kJsonDepthMax = 64;
+inline constexpr std::int64_t kVocabularyMax = 1 << 21;
+inline constexpr std::int64_t kLayersMax = 1024;
+inline constexpr std::int64_t kHiddenMax = 1 << 17;
+inline constexpr std::int64_t kContextMax = 1 << 24;
+
+// Requests.
+inline constexpr std::int64_t kBodyBytesMax = 16 << 20;
+inline constexpr std::int64_t kHeaderBytesMax = 16 << 10;
+inline constexpr std::int64_t kChoicesMax = 16;  // "n"
+inline constexpr std::int64_t kStopStringsMax = 16;
+inline constexpr std::int64_t kStopStringBytesMax = 256;
+inline constexpr std::int64_t kTopLogprobsMax = 20;
+inline constexpr std::int64_t kLogitBiasesMax = 1024;
+inline constexpr std::int64_t kMessagesMax = 4096;
+
+}  // namespace tessera::base::limits

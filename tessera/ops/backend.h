@@ -1,0 +1,62 @@
+// Everything a device can do. One class a backend implements all of it; models and engines hold an ops::Backend& and
+// never know which. Each op's meaning is written at its parameters. Ops are enqueued on a stream; parameters are
+// copied, what they point at must stay valid until the stream has run them. Wrong shapes or dtypes are programmer's
+// errors (checked).
+//
+// Thread safety: any number of threads may call one backend, each on a stream of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "tessera/base/status.h"
+#include "tessera/ops/buffer.h"
+#include "tessera/ops/page_transfer.h"
+#include "tessera/ops/sample.h"
+#include "tessera/ops/stream.h"
+#include "tessera/ops/transformer.h"
+#include "tessera/ops/verify.h"
+#include "tessera/ops/weight.h"
+
+namespace tessera::ops {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // "reference", "simd (avx2)", ...: for logs and /get_server_info.
+  virtual std::string_view name() const = 0;
+  // KV formats that attention, KV write and gather support here.
+  virtual bool supports(KvFormat format) const = 0;
+
+  // Memory. `what` names the buffer in the error when it cannot be had.
+  virtual base::Result<Buffer> allocate(std::int64_t bytes, std::string_view what) = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual void copy_to_device(Stream& stream, void* device, const void* host, std::int64_t bytes) = 0;
+  virtual void copy_to_host(Stream& stream, void* host, const void* device, std::int64_t bytes) = 0;
+  virtual void fill_zero(Stream& stream, void* device, std::int64_t bytes) = 0;
+
+  // Brings a weight into this backend's layout. Refuses formats and shapes that it cannot compute with.
+  virtual base::Result<Weight> prepare_weight(const WeightSource& source) = 0;
+
+  // Layers.
+  virtual void embedding(Stream& stream, const EmbeddingParams& params) = 0;
+  virtual void rms_norm(Stream& stream, const RmsNormParams& params) = 0;
+  virtual void rope(Stream& stream, const RopeParams& params) = 0;
+  virtual void linear(Stream& stream, const LinearParams& params) = 0;
+  virtual void swiglu(Stream& stream, const SwigluParams& params) = 0;
+  virtual void kv_write(Stream& stream, const KvWriteParams& params) = 0;
+  virtual void paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
+
+  // Pages.
+  virtual void verify_pages(Stream& stream, const VerifyPagesParams& params) = 0;
+  virtual void gather_pages(Stream& stream, const GatherPagesParams& params) = 0;
+  virtual void scatter_pages(Stream& stream, const ScatterPagesParams& params) = 0;
+  virtual void digest_pages(Stream& stream, const DigestPagesParams& params) = 0;
+
+  // Sampling.
+  virtual void sample_tokens(Stream& stream, const SampleTokensParams& params) = 0;
+};
+
+}  // namespace tessera::ops

@@ -1,0 +1,64 @@
+// Moving pages between pools: gather (with conversion and digest), scatter, digest of what is stored.
+//
+// Digest of one layer of a page: the sum modulo 2^64, over its rows (slots) in use, of row_hash: XXH3-64 with seed
+// digest_seed(key, layer, slot) over the row's bytes, part after part, in each part data then scales. A sum, so that
+// adding a token costs one row.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ops/kv_layout.h"
+#include "tessera/ops/verified_pages.h"
+
+namespace tessera::ops {
+
+// The seed of a row's hash: the key with layer and slot mixed in (splitmix64's finalizer).
+constexpr std::uint64_t digest_seed(std::uint64_t key, std::int32_t layer, std::int32_t slot) {
+  std::uint64_t z =
+      key ^ ((static_cast<std::uint64_t>(static_cast<std::uint32_t>(layer)) << 32) | static_cast<std::uint32_t>(slot));
+  z += 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+// Reads logical pages first_page .. first_page + num_pages of row `row` in one layer, converts them to target.format
+// and writes them as page images (KvLayout::page_layer_bytes each, one after another) to `images`, with the digest of
+// each. Slots at or past the row's kv_len are written as zero bytes and are not digested. BF16 to FP8 quantizes as
+// KvWriteParams says; equal formats copy bytes; F32 to BF16 rounds; anything else is a programmer's error. A row that
+// failed its check reads nothing: images are zero and digests 0.
+struct GatherPagesParams {
+  VerifiedPages pages;
+  KvCacheView source;
+  KvLayout target;  // Same parts, layers and page size as the source's; only the format may differ.
+  std::int32_t layer = 0;
+  std::int64_t row = 0;
+  std::int32_t first_page = 0;
+  std::int32_t num_pages = 0;
+  std::uint64_t digest_key = 0;
+  std::byte* images = nullptr;       // [num_pages, target.page_layer_bytes()]
+  std::uint64_t* digests = nullptr;  // [num_pages]
+};
+
+// Writes page images into the cache: token i of the slots array takes row i % page_size of image i / page_size. So the
+// slots cover whole pages from the first image on, the last one possibly in part. Null slots are skipped.
+struct ScatterPagesParams {
+  WritableSlots slots;  // [tokens]
+  KvCacheView target;   // The images are in its layout.
+  std::int32_t layer = 0;
+  const std::byte* images = nullptr;  // [ceil(tokens / page_size), page_layer_bytes]
+};
+
+// Digests what is stored: one number for each of num_pages logical pages of a row in one layer.
+struct DigestPagesParams {
+  VerifiedPages pages;
+  KvCacheView cache;
+  std::int32_t layer = 0;
+  std::int64_t row = 0;
+  std::int32_t first_page = 0;
+  std::int32_t num_pages = 0;
+  std::uint64_t digest_key = 0;
+  std::uint64_t* digests = nullptr;  // [num_pages]
+};
+
+}  // namespace tessera::ops

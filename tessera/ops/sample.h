@@ -1,0 +1,53 @@
+// From logits to token ids (op sample_tokens).
+//
+// For each row: log-probabilities are log softmax of the raw logits. temperature 0 takes the largest logit, the lowest
+// id among equals. Otherwise weights are softmax(logits / temperature), restricted to the top_k largest (0: all), then
+// to the shortest prefix, in the order (weight descending, id ascending), whose sum reaches top_p of the total (top_p
+// >= 1: all), and the token is found by walking the cumulative sum in that order (in the order of ids when neither
+// restricts) to uniform(seed, position) times its total, all in double. So a row's token depends only on its logits,
+// its parameters, its seed and its position.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tessera/ops/buffer.h"
+
+namespace tessera::ops {
+
+// In [0, 1): the random number of one position of one sequence. Every backend uses this function.
+constexpr double sampling_uniform(std::uint64_t seed, std::uint64_t position) {
+  std::uint64_t z = seed + 0x9e3779b97f4a7c15ull * (position + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) * 0x1.0p-53;
+}
+
+struct SampleRow {
+  float temperature = 0.0f;
+  float top_p = 1.0f;
+  std::int32_t top_k = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t position = 0;  // Index in its sequence of the token being sampled.
+  std::int32_t forced_token =
+      -1;  // >= 0: this token is taken whatever the logits (replay); its logprob is still reported.
+  std::int32_t top_logprobs = 0;  // How many best alternatives to report, at most SampleTokensParams::top_width.
+};
+
+struct SampledToken {
+  std::int32_t token = -1;  // -1: the row's logits held NaN or no finite value; an error of that sequence.
+  float logprob = 0.0f;
+};
+
+struct SampleTokensParams {
+  ConstMatrix logits;               // [rows, vocab], F32
+  std::span<const SampleRow> rows;  // host, [rows]
+  std::int32_t top_width = 0;
+  SampledToken* out = nullptr;  // [rows]
+  std::int32_t* top_ids =
+      nullptr;                    // [rows, top_width]: by logit descending, id ascending; -1 past a row's top_logprobs.
+  float* top_logprobs = nullptr;  // [rows, top_width]
+};
+
+}  // namespace tessera::ops
