@@ -1,11 +1,12 @@
 // From logits to token ids (op sample_tokens).
 //
 // For each row: log-probabilities are log softmax of the raw logits. temperature 0 takes the largest logit, the lowest
-// id among equals. Otherwise weights are softmax(logits / temperature), restricted to the top_k largest (0: all), then
-// to the shortest prefix, in the order (weight descending, id ascending), whose sum reaches top_p of the total (top_p
-// >= 1: all), and the token is found by walking the cumulative sum in that order (in the order of ids when neither
-// restricts) to uniform(seed, position) times its total, all in double. So a row's token depends only on its logits,
-// its parameters, its seed and its position.
+// id among equals. Otherwise weights are exp((logit - largest) / temperature), restricted to the top_k largest (0, or
+// the vocabulary's size and more: all), then to the shortest non-empty prefix, in the order (logit descending, id
+// ascending), whose sum reaches top_p of their total (top_p >= 1: all). The token is the first one, walking in that
+// order (in the order of ids when neither restricts), at which the cumulative sum exceeds uniform(seed, position) times
+// the kept weights' total; all in double. So a row's token depends only on its logits, its parameters, its seed and its
+// position.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,9 @@ struct SampleRow {
 };
 
 struct SampledToken {
-  std::int32_t token = -1;  // -1: the row's logits held NaN or no finite value; an error of that sequence.
+  // -1: the row's logits held NaN, +infinity or no finite value (-infinity is a mask); an error of that sequence, also
+  // where a token is forced.
+  std::int32_t token = -1;
   float logprob = 0.0f;
 };
 
@@ -46,8 +49,8 @@ struct SampleTokensParams {
   std::int32_t top_width = 0;
   SampledToken* out = nullptr;  // [rows]
   std::int32_t* top_ids =
-      nullptr;                    // [rows, top_width]: by logit descending, id ascending; -1 past a row's top_logprobs.
-  float* top_logprobs = nullptr;  // [rows, top_width]
+      nullptr;  // [rows, top_width]: by logit descending, id ascending; -1 past a row's top_logprobs or the vocabulary.
+  float* top_logprobs = nullptr;  // [rows, top_width]; 0 where the id is -1.
 };
 
 }  // namespace tessera::ops

@@ -67,9 +67,11 @@ struct SwigluParams {
 };
 
 // Writes the keys and values of this step's tokens into the KV cache, in its format. Tokens whose slot is kNullSlot are
-// skipped. FP8: for each scale group of a row, scale = amax / 448 rounded up to BF16 (1 for an all-zero group), element
-// = e4m3(x / scale). NaN or infinity in a row: the row is stored as zeros and nonfinite_rows[t] is set to 1, an error
-// of that sequence (the caller clears the array before the step's first write).
+// skipped. BF16 rounds to nearest even. FP8: for each scale group of a row, scale = amax / 448 (one F32 quotient)
+// rounded up to BF16, at least the smallest positive BF16 (1 for an all-zero group), element = e4m3(x / scale) (one F32
+// quotient, then nearest even). NaN or infinity in k or v of a token, or a value that the format would store as
+// infinity: both parts of the token are stored as zeros (scales 1) and nonfinite_rows[t] is set to 1, an error of that
+// sequence (the caller clears the array before the step's first write).
 struct KvWriteParams {
   WritableSlots slots;  // [tokens]
   ConstMatrix k;        // [tokens, elements of part K]

@@ -17,6 +17,23 @@ enum class WeightFormat : std::uint8_t {
   kInt4Group32,  // compressed-tensors pack-quantized; reserved likewise.
 };
 
+// "f32", "bf16", "f8_block128", ...: for errors and logs.
+constexpr const char* weight_format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "f32";
+    case WeightFormat::kBF16:
+      return "bf16";
+    case WeightFormat::kF8Block128:
+      return "f8_block128";
+    case WeightFormat::kF8Channel:
+      return "f8_channel";
+    case WeightFormat::kInt4Group32:
+      return "int4_group32";
+  }
+  return "?";
+}
+
 // What a weight is used for decides its layout.
 enum class WeightUsage : std::uint8_t {
   kLinear,     // Products: y = x W^T.

@@ -1,0 +1,46 @@
+// What every CPU backend has in common: memory, streams, copies, and the page ops, which are integer and memory work
+// whose results are defined to the bit. A backend derives from it, adds the ops that compute, and may override a page
+// op with a faster one.
+//
+// Thread safety: as ops::Backend; this class has no state of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "tessera/base/status.h"
+#include "tessera/ops/backend.h"
+
+namespace tessera::backends::cpu {
+
+// Alignment of every buffer, and of nothing else: a weight used in place has its checkpoint's alignment.
+inline constexpr std::int64_t kBufferAlignment = 256;
+// A buffer larger than this is refused without asking the system: it can only come from broken arithmetic.
+inline constexpr std::int64_t kBufferBytesMax = std::int64_t{1} << 40;
+
+// Every op of a CPU backend is done when its call returns, so there is nothing to wait for.
+class CpuStream final : public ops::Stream {
+ public:
+  void synchronize() override {}
+};
+
+class CpuBackendBase : public ops::Backend {
+ public:
+  // resource_exhausted, naming `what` and the size, when the system has no such memory. Zero bytes give a buffer with
+  // a valid pointer to nothing.
+  base::Result<ops::Buffer> allocate(std::int64_t bytes, std::string_view what) override;
+  std::unique_ptr<ops::Stream> make_stream() override;
+  void copy_to_device(ops::Stream& stream, void* device, const void* host, std::int64_t bytes) override;
+  void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override;
+  void fill_zero(ops::Stream& stream, void* device, std::int64_t bytes) override;
+
+ protected:
+  // A weight of format F32 or BF16 as it lies in the source: row-major and dense, in place where the source outlives
+  // the backend and is aligned to its elements, else copied. kVector weights become F32 whatever the source holds.
+  // unimplemented, naming the format, for the others; invalid_argument, naming the shape, for a shape that is empty,
+  // overflows, or is not [1, n] for a kVector.
+  base::Result<ops::Weight> prepare_plain_weight(const ops::WeightSource& source);
+};
+
+}  // namespace tessera::backends::cpu
