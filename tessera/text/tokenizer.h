@@ -1,0 +1,111 @@
+// The tokenizer of a checkpoint: Hugging Face tokenizer.json, byte-level BPE.
+//
+// User text never becomes a control token. encode(text) gives ordinary pieces only: "<|im_end|>" typed by a user is
+// cut up like any other text. Control tokens come from the segments of our own rendering (chat_format.h) and from
+// nowhere else.
+//
+// What is read from tokenizer.json, and what is refused, with a message that names it:
+//   model            type BPE; merges as "a b" or ["a","b"]; ignore_merges. Refused: dropout, byte_fallback, prefixes
+//   and
+//                    suffixes, an unk_token while the vocabulary lacks some of the 256 bytes, merges or ids that
+//                    contradict the vocabulary.
+//   added_tokens     control tokens, special or not. Refused: lstrip, rstrip, single_word, and tokens that are not
+//                    special and do not look like <a marker> or [a marker], because those would have to be found in
+//                    user text.
+//   pre_tokenizer    ByteLevel, or a Sequence of Digits, Split (a Regex, behavior Isolated, not inverted) and, last,
+//                    ByteLevel; no add_prefix_space. The Split patterns are Oniguruma's; regex_splitter.h says which
+//                    part of that language is accepted.
+//   normalizer       none. Refused: any other, NFC too.
+//   post_processor   none, ByteLevel, TemplateProcessing that puts tokens before the text, or a Sequence of these.
+//   decoder          ByteLevel.
+//   truncation, padding  none.
+//
+// Immutable after load: every const function may be called by any number of threads at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/status.h"
+
+namespace tessera::text {
+
+using TokenId = std::int32_t;
+
+// A piece of a rendered prompt: text, which encodes to ordinary pieces, or one token that the rendering itself put
+// there. Adjacent text segments are encoded as if they were one.
+struct Segment {
+  enum class Kind { kText, kToken };
+  static Segment of_text(std::string text) { return {Kind::kText, std::move(text), 0}; }
+  static Segment of_token(TokenId token) { return {Kind::kToken, {}, token}; }
+  friend bool operator==(const Segment&, const Segment&) = default;
+
+  Kind kind = Kind::kText;
+  std::string text;   // kText
+  TokenId token = 0;  // kToken
+};
+
+// What decoding does with tokens for which is_special() holds.
+enum class SpecialTokens { kKeep, kSkip };
+
+class Tokenizer {
+ public:
+  // Reads model_dir/tokenizer.json and, for eos_ids(), the files config.json, generation_config.json and
+  // tokenizer_config.json where they exist. Errors name the file and the field.
+  static base::Result<std::unique_ptr<Tokenizer>> load(const std::filesystem::path& model_dir);
+  // The same from the text of a tokenizer.json alone; eos_ids() is then empty.
+  static base::Result<std::unique_ptr<Tokenizer>> parse(std::string_view tokenizer_json);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // User text to ordinary pieces; no token for which is_added() holds ever comes out, and no BOS is added.
+  //
+  // Any bytes are accepted. Each maximal run of bytes that is not well-formed UTF-8 is a word of its own, between the
+  // texts before and after it. A byte for which the vocabulary has no token is dropped, as the `tokenizers` library
+  // does (SmolLM2 lacks 21: 04, 06, 13, 14, 16, 1d and bytes that begin no assigned character); in every other case
+  // decode(encode(x)) == x for well-formed x. Time is O(n log n) in bytes, whatever the text. At most 2^31 - 1 bytes.
+  std::vector<TokenId> encode(std::string_view text) const;
+  // A rendered prompt. Token segments must be in the vocabulary.
+  std::vector<TokenId> encode(std::span<const Segment> segments) const;
+
+  // Valid UTF-8: the tokens' bytes in a row, ill-formed parts replaced (utf8.h). Ids that the vocabulary does not have
+  // add nothing: ask contains() where they have to be refused.
+  std::string decode(std::span<const TokenId> ids, SpecialTokens special) const;
+
+  // One more than the largest id. The model's logits may be padded beyond it.
+  std::int32_t vocab_size() const;
+  // False for ids outside [0, vocab_size()) and for holes in the vocabulary.
+  bool contains(TokenId id) const;
+  // The bytes that a token stands for, which need not be whole characters. Empty where !contains(id). Valid as long as
+  // the tokenizer.
+  std::string_view token_bytes(TokenId id) const;
+  // A control token by its exact content, for example "<|im_end|>"; empty if added_tokens has none such.
+  std::optional<TokenId> token_id(std::string_view content) const;
+  // One of added_tokens: it comes only from segments.
+  bool is_added(TokenId id) const;
+  // One of added_tokens with "special": true: SpecialTokens::kSkip leaves it out of text. (A token such as <think> is
+  // added without being special.)
+  bool is_special(TokenId id) const;
+
+  // The tokens that end a sequence: eos_token_id of config.json (text_config too) and generation_config.json, eos_token
+  // of tokenizer_config.json; sorted, each once. A chat format adds its own (chat_format.h).
+  const std::vector<TokenId>& eos_ids() const;
+  // What the post_processor puts before a text that is a whole prompt without chat format: BOS for some families,
+  // nothing for SmolLM2.
+  const std::vector<TokenId>& prompt_prefix_ids() const;
+
+ private:
+  struct State;
+  explicit Tokenizer(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
+};
+
+}  // namespace tessera::text

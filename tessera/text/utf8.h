@@ -1,0 +1,32 @@
+// UTF-8 as the detokenizer and the tokenizer need it: where a text is valid, and turning a stream of arbitrary bytes
+// into valid UTF-8 without waiting for its end.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera::text {
+
+// Length in bytes of the longest prefix of `bytes` that is well-formed UTF-8 (Unicode 15, table 3-7: no overlong forms,
+// no surrogates, nothing above U+10FFFF).
+std::size_t valid_utf8_prefix(std::string_view bytes);
+
+inline bool is_valid_utf8(std::string_view bytes) { return valid_utf8_prefix(bytes) == bytes.size(); }
+
+// Turns bytes that arrive in pieces into well-formed UTF-8. A character that is not complete yet is held back; every
+// maximal subpart of an ill-formed sequence becomes one U+FFFD (Unicode 15, section 3.9, "U+FFFD Substitution of
+// Maximal Subparts"; Rust's String::from_utf8_lossy does the same). What comes out does not depend on how the bytes
+// were cut into pieces. One thread at a time.
+class Utf8Assembler {
+ public:
+  // Appends to `out` what `bytes` completes.
+  void push(std::string_view bytes, std::string& out);
+  // The end of the bytes: appends U+FFFD if a character was left incomplete. The assembler is then as new.
+  void flush(std::string& out);
+
+ private:
+  std::string pending_;  // A proper prefix of a well-formed character: at most 3 bytes.
+};
+
+}  // namespace tessera::text
