@@ -10,7 +10,8 @@
 
 namespace tessera::request {
 
-// Unique in the life of the server, never 0.
+// Unique in the life of the server, never 0, and given in order of arrival: engines serve the smaller first and preempt
+// the larger, and a preempted sequence keeps its id.
 using SequenceId = std::uint64_t;
 
 struct SequenceSpec {
