@@ -25,8 +25,9 @@ constexpr std::uint64_t digest_seed(std::uint64_t key, std::int32_t layer, std::
 // Reads logical pages first_page .. first_page + num_pages of row `row` in one layer, converts them to target.format
 // and writes them as page images (KvLayout::page_layer_bytes each, one after another) to `images`, with the digest of
 // each. Slots at or past the row's kv_len are written as zero bytes and are not digested. BF16 to FP8 quantizes as
-// KvWriteParams says; equal formats copy bytes; F32 to BF16 rounds; anything else is a programmer's error. A row that
-// failed its check reads nothing: images are zero and digests 0.
+// KvWriteParams says, but a scale group that holds NaN or infinity (only damaged memory does) becomes zeros under the
+// NaN scale 0x7fc0, so that whoever reads it fails; equal formats copy bytes; F32 to BF16 rounds; anything else is a
+// programmer's error. A row that failed its check reads nothing: images are zero and digests 0.
 struct GatherPagesParams {
   VerifiedPages pages;
   KvCacheView source;

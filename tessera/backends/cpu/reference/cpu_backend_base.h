@@ -35,6 +35,11 @@ class CpuBackendBase : public ops::Backend {
   void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override;
   void fill_zero(ops::Stream& stream, void* device, std::int64_t bytes) override;
 
+  void verify_pages(ops::Stream& stream, const ops::VerifyPagesParams& params) override;
+  void gather_pages(ops::Stream& stream, const ops::GatherPagesParams& params) override;
+  void scatter_pages(ops::Stream& stream, const ops::ScatterPagesParams& params) override;
+  void digest_pages(ops::Stream& stream, const ops::DigestPagesParams& params) override;
+
  protected:
   // A weight of format F32 or BF16 as it lies in the source: row-major and dense, in place where the source outlives
   // the backend and is aligned to its elements, else copied. kVector weights become F32 whatever the source holds.

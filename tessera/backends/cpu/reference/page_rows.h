@@ -1,0 +1,44 @@
+// Where the rows of one page lie, whether in the cache or in a page image, and the digest over them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tessera/ops/kv_layout.h"
+
+namespace tessera::backends::cpu {
+
+// One layer of one page: for each part, its data [page_size, elements] and scales [page_size, scales].
+template <typename Byte>
+struct PageRows {
+  std::array<Byte*, ops::KvLayout::kPartsMax> data{};
+  std::array<Byte*, ops::KvLayout::kPartsMax> scales{};
+};
+
+inline PageRows<std::byte> rows_in_cache(const ops::KvCacheView& cache, int layer, std::int64_t page) {
+  PageRows<std::byte> rows;
+  for (int p = 0; p < cache.layout.num_parts; ++p) {
+    rows.data[p] = cache.page_data(layer, p, page);
+    rows.scales[p] = cache.page_scales(layer, p, page);
+  }
+  return rows;
+}
+
+template <typename Byte>
+PageRows<Byte> rows_in_image(const ops::KvLayout& layout, Byte* image) {
+  PageRows<Byte> rows;
+  for (int p = 0; p < layout.num_parts; ++p) {
+    rows.data[p] = image + layout.image_data_offset(p);
+    rows.scales[p] = image + layout.image_scale_offset(p);
+  }
+  return rows;
+}
+
+// The digest of one layer of a page whose first `slots` rows are in use (ops/page_transfer.h). `scratch` is resized to
+// one row and reused.
+std::uint64_t digest_rows(const ops::KvLayout& layout, const PageRows<std::byte>& rows, std::int32_t slots,
+                          std::uint64_t key, std::int32_t layer, std::vector<std::byte>& scratch);
+
+}  // namespace tessera::backends::cpu

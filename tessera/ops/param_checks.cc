@@ -1,0 +1,169 @@
+#include "tessera/ops/param_checks.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "tessera/base/check.h"
+
+namespace tessera::ops {
+
+namespace {
+
+void check_matrix(const ConstMatrix& m, std::int64_t rows, std::int64_t cols) {
+  TESSERA_CHECK(m.dtype == DType::kF32, fmt::format("activations are F32, not {}", base::dtype_name(m.dtype)));
+  TESSERA_CHECK(m.rows == rows && m.cols == cols,
+                fmt::format("matrix is [{}, {}], expected [{}, {}]", m.rows, m.cols, rows, cols));
+  TESSERA_CHECK(m.rows >= 0 && m.cols > 0 && m.row_stride >= m.cols,
+                fmt::format("[{}, {}] with row stride {}", m.rows, m.cols, m.row_stride));
+  TESSERA_CHECK(m.rows == 0 || m.data != nullptr);
+}
+
+void check_weight(const Weight* weight, WeightUsage usage, std::int64_t rows, std::int64_t cols) {
+  TESSERA_CHECK(weight != nullptr && weight->data != nullptr);
+  TESSERA_CHECK(weight->usage == usage);
+  TESSERA_CHECK(weight->rows == rows && weight->cols == cols,
+                fmt::format("weight is [{}, {}], expected [{}, {}]", weight->rows, weight->cols, rows, cols));
+  TESSERA_CHECK(usage != WeightUsage::kVector || weight->format == WeightFormat::kF32);
+}
+
+void check_cache(const KvCacheView& cache, std::int32_t layer) {
+  const KvLayout& layout = cache.layout;
+  TESSERA_CHECK(cache.base != nullptr && cache.num_pages > 0 && layout.page_size > 0);
+  TESSERA_CHECK(layer >= 0 && layer < layout.num_layers, fmt::format("layer {} of {}", layer, layout.num_layers));
+  TESSERA_CHECK(layout.num_parts > 0 && layout.num_parts <= KvLayout::kPartsMax);
+  for (int p = 0; p < layout.num_parts; ++p) {
+    const KvPart& part = layout.parts[p];
+    TESSERA_CHECK(part.elements > 0);
+    TESSERA_CHECK(!layout.has_scales() || (part.scales > 0 && part.first_group > 0 &&
+                                           part.first_group + (part.scales - 1) * part.other_groups == part.elements),
+                  fmt::format("part {}: {} scale groups do not divide {} elements", p, part.scales, part.elements));
+  }
+}
+
+void check_page_range(const VerifiedPages& pages, std::int64_t row, std::int32_t first_page, std::int32_t num_pages) {
+  TESSERA_CHECK(row >= 0 && row < pages.rows(), fmt::format("row {} of {}", row, pages.rows()));
+  TESSERA_CHECK(first_page >= 0 && num_pages >= 0 &&
+                    static_cast<std::int64_t>(first_page) + num_pages <= pages.max_pages_per_row(),
+                fmt::format("{} pages from {} of {}", num_pages, first_page, pages.max_pages_per_row()));
+}
+
+}  // namespace
+
+void check_params(const EmbeddingParams& p) {
+  const std::int64_t tokens = std::ssize(p.token_ids);
+  TESSERA_CHECK(p.table != nullptr);
+  check_weight(p.table, WeightUsage::kEmbedding, p.table->rows, p.table->cols);
+  check_matrix(p.out, tokens, p.table->cols);
+  for (const std::int32_t id : p.token_ids) {
+    TESSERA_CHECK(id >= 0 && id < p.table->rows, fmt::format("token id {} of {}", id, p.table->rows));
+  }
+}
+
+void check_params(const RmsNormParams& p) {
+  check_matrix(p.in, p.in.rows, p.in.cols);
+  check_matrix(p.out, p.in.rows, p.in.cols);
+  check_weight(p.weight, WeightUsage::kVector, 1, p.in.cols);
+  TESSERA_CHECK(p.epsilon >= 0.0f);
+}
+
+void check_params(const RopeParams& p) {
+  TESSERA_CHECK(p.heads > 0 && p.head_dim > 0);
+  TESSERA_CHECK(p.rotary_dim > 0 && p.rotary_dim % 2 == 0 && p.rotary_dim <= p.head_dim,
+                fmt::format("rotary dim {} of head dim {}", p.rotary_dim, p.head_dim));
+  check_matrix(p.x, std::ssize(p.positions), static_cast<std::int64_t>(p.heads) * p.head_dim);
+  TESSERA_CHECK(std::ssize(p.inverse_frequencies) == p.rotary_dim / 2);
+}
+
+void check_params(const LinearParams& p) {
+  TESSERA_CHECK(p.weight != nullptr);
+  check_weight(p.weight, WeightUsage::kLinear, p.weight->rows, p.weight->cols);
+  check_matrix(p.in, p.in.rows, p.weight->cols);
+  check_matrix(p.out, p.in.rows, p.weight->rows);
+  if (p.bias != nullptr) check_weight(p.bias, WeightUsage::kVector, 1, p.weight->rows);
+  TESSERA_CHECK(p.in.rows == 0 || p.in.data != p.out.data, "in and out overlap");
+}
+
+void check_params(const SwigluParams& p) {
+  check_matrix(p.gate, p.gate.rows, p.gate.cols);
+  check_matrix(p.up, p.gate.rows, p.gate.cols);
+  check_matrix(p.out, p.gate.rows, p.gate.cols);
+}
+
+void check_params(const KvWriteParams& p) {
+  check_cache(p.cache, p.layer);
+  const KvLayout& layout = p.cache.layout;
+  TESSERA_CHECK(layout.num_parts == 2);
+  check_matrix(p.k, p.slots.tokens(), layout.parts[kPartK].elements);
+  check_matrix(p.v, p.slots.tokens(), layout.parts[kPartV].elements);
+  TESSERA_CHECK(p.slots.tokens() == 0 || p.nonfinite_rows != nullptr);
+}
+
+void check_params(const PagedAttentionParams& p) {
+  check_cache(p.cache, p.layer);
+  TESSERA_CHECK(p.kv_heads > 0 && p.head_dim > 0 && p.heads > 0 && p.heads % p.kv_heads == 0,
+                fmt::format("{} heads over {} KV heads of {}", p.heads, p.kv_heads, p.head_dim));
+  const KvLayout& layout = p.cache.layout;
+  TESSERA_CHECK(layout.num_parts == 2);
+  for (int part = 0; part < 2; ++part) {
+    TESSERA_CHECK(layout.parts[part].elements == p.kv_heads * p.head_dim);
+    TESSERA_CHECK(!layout.has_scales() || layout.parts[part].scales == p.kv_heads);
+  }
+  TESSERA_CHECK(std::ssize(p.cu_seqlens_q) == p.pages.rows() + 1 && p.cu_seqlens_q.front() == 0);
+  for (std::int64_t r = 0; r < p.pages.rows(); ++r) TESSERA_CHECK(p.cu_seqlens_q[r] <= p.cu_seqlens_q[r + 1]);
+  check_matrix(p.q, p.cu_seqlens_q.back(), static_cast<std::int64_t>(p.heads) * p.head_dim);
+  check_matrix(p.out, p.q.rows, p.q.cols);
+  TESSERA_CHECK(p.q.rows == 0 || p.q.data != p.out.data, "q and out overlap");
+}
+
+void check_params(const VerifyPagesParams& p) {
+  TESSERA_CHECK(p.page_size > 0 && p.rows >= 0 && p.max_pages_per_row > 0 && p.tokens >= 0);
+  TESSERA_CHECK(p.records.num_pages > 0 && p.records.tags != nullptr && p.records.owners != nullptr &&
+                p.records.positions != nullptr && p.records.lease_counts != nullptr);
+  TESSERA_CHECK(p.rows == 0 || (p.page_table != nullptr && p.kv_lens != nullptr && p.expected_tags != nullptr &&
+                                p.expected_owners != nullptr && p.verdicts != nullptr));
+  TESSERA_CHECK(p.tokens == 0 || (p.rows > 0 && p.token_rows != nullptr && p.token_positions != nullptr &&
+                                  p.slot_mapping != nullptr && p.write_starts != nullptr));
+  TESSERA_CHECK((p.sanitized_table != nullptr) == (p.sanitized_kv_lens != nullptr));
+  TESSERA_CHECK(p.tokens == 0 || (p.sanitized_table != nullptr) == (p.sanitized_slots != nullptr));
+}
+
+void check_params(const GatherPagesParams& p) {
+  check_cache(p.source, p.layer);
+  check_page_range(p.pages, p.row, p.first_page, p.num_pages);
+  KvLayout same = p.target;
+  same.format = p.source.layout.format;
+  TESSERA_CHECK(same == p.source.layout, "gather changes nothing but the format");
+  const KvFormat from = p.source.layout.format;
+  TESSERA_CHECK(p.target.format == from || (from == KvFormat::kBF16 && p.target.format == KvFormat::kF8E4M3) ||
+                    (from == KvFormat::kF32 && p.target.format == KvFormat::kBF16),
+                fmt::format("no conversion from {} to {}", kv_format_name(from), kv_format_name(p.target.format)));
+  check_cache(KvCacheView{p.target, p.source.base, p.source.num_pages}, p.layer);
+  TESSERA_CHECK(p.num_pages == 0 || (p.images != nullptr && p.digests != nullptr));
+}
+
+void check_params(const ScatterPagesParams& p) {
+  check_cache(p.target, p.layer);
+  TESSERA_CHECK(p.slots.tokens() == 0 || p.images != nullptr);
+}
+
+void check_params(const DigestPagesParams& p) {
+  check_cache(p.cache, p.layer);
+  check_page_range(p.pages, p.row, p.first_page, p.num_pages);
+  TESSERA_CHECK(p.num_pages == 0 || p.digests != nullptr);
+}
+
+void check_params(const SampleTokensParams& p) {
+  const std::int64_t rows = std::ssize(p.rows);
+  check_matrix(p.logits, rows, p.logits.cols);
+  TESSERA_CHECK(p.top_width >= 0 && (rows == 0 || p.out != nullptr));
+  TESSERA_CHECK(p.top_width == 0 || rows == 0 || (p.top_ids != nullptr && p.top_logprobs != nullptr));
+  for (const SampleRow& row : p.rows) {
+    TESSERA_CHECK(std::isfinite(row.temperature) && row.temperature >= 0.0f && row.top_p >= 0.0f && row.top_k >= 0,
+                  fmt::format("temperature {}, top_p {}, top_k {}", row.temperature, row.top_p, row.top_k));
+    TESSERA_CHECK(row.forced_token < p.logits.cols, fmt::format("forced token {}", row.forced_token));
+    TESSERA_CHECK(row.top_logprobs >= 0 && row.top_logprobs <= p.top_width);
+  }
+}
+
+}  // namespace tessera::ops
