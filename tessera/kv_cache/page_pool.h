@@ -9,11 +9,17 @@
 //   leased       one or more leases
 //   cached       no lease; kept by the prefix cache, evictable
 //   quarantined  may not be handed out: a check failed on it, or a write to it may still be in flight
+//
+// Records are copied to the device on the caller's stream. Host memory behind such a copy may change before the copy
+// runs; then it carries a newer value, and the copy of that newer value follows it: the records only ever become
+// stricter early (a tag that ended), never later.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/base/status.h"
@@ -23,6 +29,20 @@
 namespace tessera::kv_cache {
 
 enum class PageState : std::uint8_t { kFree, kLeased, kCached, kQuarantined };
+
+enum class QuarantineCause : std::uint8_t {
+  kFailedCheck,    // Its content or records cannot be trusted: it stays in quarantine for the pool's life.
+  kWriteInFlight,  // Somebody may still write to it: it stays until fence().
+};
+
+// Who is told when the first lease on a page that the cache holds begins and when the last one ends (the prefix cache,
+// which keeps count of what it could evict). Called from within the pool's functions; must not call back into them.
+class CachedPageObserver {
+ public:
+  virtual ~CachedPageObserver() = default;
+  virtual void lease_began(PageId page) = 0;
+  virtual void leases_ended(PageId page) = 0;
+};
 
 struct PageCounts {
   std::int64_t total = 0;  // The null page not counted.
@@ -44,25 +64,49 @@ class PagePool {
   Lease share(ops::Stream& stream, const Lease& lease);
   // Ends a lease. The last one frees the page (its tag changes at once), or leaves it cached if the prefix cache holds
   // it. Releasing a lease whose tag is not the page's current one is a double free: counted, logged, and without effect
-  // (corruption status).
+  // (corruption status), except that leases which a quarantine ended may be released, once each.
   base::Status release(ops::Stream& stream, const Lease& lease);
   // Hands a page over to the prefix cache or takes it back: a page that the cache holds becomes `cached`, not free,
   // when its last lease ends. set_cached also rewrites the owner (from its sequence to its chain) and returns the lease
-  // as it is from now on; every holder must use that one.
+  // as it is from now on; every holder must use that one. So the page must be leased, and leased once unless it has
+  // that owner already (checked).
   Lease set_cached(ops::Stream& stream, const Lease& lease, PageOwner chain_owner);
-  // The cache lets go. Frees the page if nobody leases it.
+  // The cache lets go. Frees the page if nobody leases it. Corruption status, and no effect, if the cache does not hold
+  // the page under this tag.
   base::Status drop_cached(ops::Stream& stream, const Lease& lease);
-  // The page is never handed out again until audit(). Its tag changes, so every other holder's next check fails. Leases
-  // on it end silently: releasing them later is not a double free.
-  void quarantine(ops::Stream& stream, PageId page, std::string_view reason);
+  // The page (1 .. total, checked) is not handed out again, unless the cause is a write in flight and fence() ends it.
+  // Its tag changes, so every other holder's next check fails. Leases on it end silently: releasing them later is not a
+  // double free, nor is drop_cached. Whatever state it was in; for a page in quarantine already only the cause may
+  // grow worse.
+  void quarantine(ops::Stream& stream, PageId page, std::string_view reason,
+                  QuarantineCause cause = QuarantineCause::kFailedCheck);
+  // No write to the page can arrive any more: a page that is in quarantine for kWriteInFlight becomes free. No effect
+  // on any other page.
+  void fence(ops::Stream& stream, PageId page);
 
   PageState state(PageId page) const;
   std::int32_t lease_count(PageId page) const;
-  PageCounts counts() const;
+  // Its logical index in the sequence it was allocated for; -1 for a free page.
+  std::int32_t position(PageId page) const;
+  // Whether the lease carries its page's current tag, so that share, release and set_cached may be called with it.
+  bool is_current(const Lease& lease) const;
+  PageCounts counts() const { return counts_; }
   std::int64_t double_frees() const { return double_frees_; }
   // free + leased + cached + quarantined == total, every page exactly once on its list, device records equal to the
-  // host's for pages that are not quarantined. Reads device memory back; run it when idle and in tests.
+  // host's for pages that are not quarantined. Reads device memory back; run it when idle and in tests. Corruption
+  // status, naming the page, otherwise.
   base::Status check_conservation(ops::Stream& stream);
+  // check_conservation, and every lease of the pool is one of `held` (all leases that the engine's sequences and
+  // handoffs hold): finds frees that were lost.
+  base::Status audit(ops::Stream& stream, std::span<const Lease> held);
+
+  // At most one observer; null to end it.
+  void set_cached_page_observer(CachedPageObserver* observer) { observer_ = observer; }
+
+  // Fault injection. The n-th allocate from now (1: the next) fails as if the pool were empty.
+  void fail_nth_allocation_for_fault_injection(std::int64_t n) { allocations_until_failure_ = n; }
+  std::uint64_t* mutable_tags_for_fault_injection() { return tags_; }
+  std::uint64_t* mutable_owners_for_fault_injection() { return owners_; }
 
   const ops::KvCacheView& cache() const { return cache_; }
   const ops::PageRecords& records() const { return records_; }
@@ -79,18 +123,33 @@ class PagePool {
     std::int32_t position = -1;
     std::int32_t leases = 0;
     bool held_by_cache = false;
+    QuarantineCause cause = QuarantineCause::kFailedCheck;  // Of a quarantined page.
   };
   void write_record(ops::Stream& stream, PageId page);
+  void enter(PageId page, PageState state);
+  void make_free(ops::Stream& stream, PageId page);
+  bool end_silently(PageTag tag);
+  std::int64_t total() const { return cache_.num_pages - 1; }
 
   ops::Backend& backend_;
   ops::KvCacheView cache_;
   ops::PageRecords records_;
   ops::Buffer storage_;
   ops::Buffer record_storage_;
-  std::vector<Page> pages_;
-  std::vector<PageId> free_;
+  // The device's arrays that records_ shows to the check.
+  std::uint64_t* tags_ = nullptr;
+  std::uint64_t* owners_ = nullptr;
+  std::int32_t* positions_ = nullptr;
+  std::int32_t* lease_counts_ = nullptr;
+  std::vector<Page> pages_;   // By page id; element 0, the null page, stays unused.
+  std::vector<PageId> free_;  // The next page to hand out is the last.
+  PageCounts counts_;
+  // Leases (and the cache's hold) that a quarantine ended and that were not given back yet, by tag.
+  std::unordered_map<PageTag, std::int32_t> ended_;
   PageTag next_tag_;
   std::int64_t double_frees_ = 0;
+  std::int64_t allocations_until_failure_ = 0;
+  CachedPageObserver* observer_ = nullptr;
 };
 
 }  // namespace tessera::kv_cache
