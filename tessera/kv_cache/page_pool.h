@@ -35,13 +35,16 @@ enum class QuarantineCause : std::uint8_t {
   kWriteInFlight,  // Somebody may still write to it: it stays until fence().
 };
 
-// Who is told when the first lease on a page that the cache holds begins and when the last one ends (the prefix cache,
-// which keeps count of what it could evict). Called from within the pool's functions; must not call back into them.
+// Who is told what becomes of pages that the cache holds: the prefix cache, which keeps count of what it could evict
+// and forgets a page that goes to quarantine.
 class CachedPageObserver {
  public:
   virtual ~CachedPageObserver() = default;
+  // The first lease on the page begins; the last one ended. Must not call back into the pool.
   virtual void lease_began(PageId page) = 0;
   virtual void leases_ended(PageId page) = 0;
+  // The page went to quarantine. May call drop_cached.
+  virtual void quarantined(PageId page) = 0;
 };
 
 struct PageCounts {
@@ -50,6 +53,7 @@ struct PageCounts {
   std::int64_t leased = 0;
   std::int64_t cached = 0;
   std::int64_t quarantined = 0;
+  friend bool operator==(const PageCounts&, const PageCounts&) = default;
 };
 
 class PagePool {

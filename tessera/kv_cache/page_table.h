@@ -18,7 +18,8 @@ class PageTable {
  public:
   static base::Result<std::unique_ptr<PageTable>> create(ops::Backend& backend, std::int64_t rows_max,
                                                          std::int64_t pages_per_row_max);
-  // Writes row r: the page ids of the leases, null pages after them. Enqueued on the stream.
+  // Writes row r: the page ids of the leases, null pages after them. Enqueued on the stream. A row may be set again
+  // only when the stream has run the last setting of it (the engine synchronizes every step).
   void set_row(ops::Stream& stream, std::int64_t row, std::span<const Lease> leases);
   const std::int32_t* device() const { return storage_.as<std::int32_t>(); }
   std::int32_t* mutable_device_for_fault_injection() const { return storage_.as<std::int32_t>(); }
@@ -32,7 +33,7 @@ class PageTable {
   ops::Buffer storage_;
   std::int64_t rows_max_;
   std::int64_t pages_per_row_max_;
-  std::vector<std::int32_t> staging_;
+  std::vector<std::int32_t> staging_;  // Of the whole table.
 };
 
 }  // namespace tessera::kv_cache

@@ -40,8 +40,8 @@ class PrefixCache {
   void insert(const PrefixScope& scope, std::span<const std::int32_t> tokens, std::span<Lease> leases);
   // Frees up to `pages` cached pages that nobody leases, least recently used leaf first. Returns how many were freed.
   std::int64_t evict(std::int64_t pages);
-  // Drops the entry of a page, if it has one, and everything below it (a check failed on it). Pages below that are
-  // leased stay their holders'. May be called before or after PagePool::quarantine of the page.
+  // Drops the entry of a page, if it has one, and everything below it. Pages below that are leased stay their holders'.
+  // PagePool::quarantine of a page does this by itself.
   void drop(PageId page);
   // Drops everything that nobody leases.
   std::int64_t clear();

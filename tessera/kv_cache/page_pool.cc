@@ -1,0 +1,359 @@
+#include "tessera/kv_cache/page_pool.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/check.h"
+#include "tessera/base/logging.h"
+
+namespace tessera::kv_cache {
+
+namespace {
+
+// The four arrays of records inside their buffer, each aligned to 256 bytes.
+struct RecordOffsets {
+  std::int64_t tags, owners, positions, lease_counts, bytes;
+};
+
+RecordOffsets record_offsets(std::int64_t num_pages) {
+  RecordOffsets at{};
+  const auto take = [&](std::int64_t element_bytes) {
+    const std::int64_t offset = at.bytes;
+    at.bytes += base::round_up(num_pages * element_bytes, 256);
+    return offset;
+  };
+  at.tags = take(8);
+  at.owners = take(8);
+  at.positions = take(4);
+  at.lease_counts = take(4);
+  return at;
+}
+
+// Counting up from a random number: no tag comes twice in a pool's life, and none from another pool's life is likely
+// to be one of this pool's.
+PageTag random_first_tag() {
+  std::random_device device;
+  return (static_cast<PageTag>(device()) << 32) | device();
+}
+
+std::string describe(const Lease& lease) {
+  return "page " + std::to_string(lease.page) + ", tag " + std::to_string(lease.tag);
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<PagePool>> PagePool::create(ops::Backend& backend, ops::Stream& stream,
+                                                         const ops::KvLayout& layout, std::int64_t num_pages) {
+  TESSERA_CHECK(layout.num_layers > 0 && layout.num_parts > 0 && layout.page_size > 0);
+  if (num_pages < 1 || num_pages >= std::numeric_limits<PageId>::max()) {
+    return base::failure(base::out_of_range("page pool: " + std::to_string(num_pages) + " pages; expected at least 1"));
+  }
+  if (!backend.supports(layout.format)) {
+    return base::failure(base::unimplemented("page pool: backend " + std::string(backend.name()) +
+                                             " does not support KV format " + ops::kv_format_name(layout.format)));
+  }
+  ops::KvCacheView cache;
+  cache.layout = layout;
+  cache.num_pages = num_pages + 1;
+  TESSERA_ASSIGN_OR_RETURN(ops::Buffer storage, backend.allocate(layout.pool_bytes(cache.num_pages), "KV pages"));
+  const std::int64_t record_bytes = record_offsets(cache.num_pages).bytes;
+  TESSERA_ASSIGN_OR_RETURN(ops::Buffer record_storage, backend.allocate(record_bytes, "KV page records"));
+  cache.base = storage.data();
+  backend.fill_zero(stream, storage.data(), storage.bytes());
+  backend.fill_zero(stream, record_storage.data(), record_storage.bytes());
+  auto pool =
+      std::unique_ptr<PagePool>(new PagePool(backend, cache, std::move(storage), std::move(record_storage), num_pages));
+  // A position that no sequence has: so a record of a free page equals nothing that a check could expect, not even the
+  // zeros of a missing lease.
+  const std::vector<std::int32_t> positions(static_cast<std::size_t>(cache.num_pages), -1);
+  backend.copy_to_device(stream, pool->positions_, positions.data(),
+                         cache.num_pages * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  stream.synchronize();
+  return pool;
+}
+
+PagePool::PagePool(ops::Backend& backend, ops::KvCacheView cache, ops::Buffer storage, ops::Buffer record_storage,
+                   std::int64_t num_pages)
+    : backend_(backend),
+      cache_(cache),
+      storage_(std::move(storage)),
+      record_storage_(std::move(record_storage)),
+      pages_(static_cast<std::size_t>(cache.num_pages)),
+      next_tag_(random_first_tag()) {
+  const RecordOffsets at = record_offsets(cache.num_pages);
+  std::byte* base = record_storage_.data();
+  tags_ = reinterpret_cast<std::uint64_t*>(base + at.tags);
+  owners_ = reinterpret_cast<std::uint64_t*>(base + at.owners);
+  positions_ = reinterpret_cast<std::int32_t*>(base + at.positions);
+  lease_counts_ = reinterpret_cast<std::int32_t*>(base + at.lease_counts);
+  records_ = ops::PageRecords{tags_, owners_, positions_, lease_counts_, cache.num_pages};
+  counts_.total = num_pages;
+  counts_.free = num_pages;
+  free_.reserve(static_cast<std::size_t>(num_pages));
+  for (std::int64_t page = num_pages; page >= 1; --page) free_.push_back(static_cast<PageId>(page));
+}
+
+void PagePool::write_record(ops::Stream& stream, PageId page) {
+  const Page& p = pages_[page];
+  backend_.copy_to_device(stream, tags_ + page, &p.tag, sizeof(p.tag));
+  backend_.copy_to_device(stream, owners_ + page, &p.owner, sizeof(p.owner));
+  backend_.copy_to_device(stream, positions_ + page, &p.position, sizeof(p.position));
+  backend_.copy_to_device(stream, lease_counts_ + page, &p.leases, sizeof(p.leases));
+}
+
+void PagePool::enter(PageId page, PageState state) {
+  const auto count = [this](PageState s) -> std::int64_t& {
+    switch (s) {
+      case PageState::kFree:
+        return counts_.free;
+      case PageState::kLeased:
+        return counts_.leased;
+      case PageState::kCached:
+        return counts_.cached;
+      case PageState::kQuarantined:
+        return counts_.quarantined;
+    }
+    return counts_.free;
+  };
+  --count(pages_[page].state);
+  ++count(state);
+  pages_[page].state = state;
+}
+
+void PagePool::make_free(ops::Stream& stream, PageId page) {
+  enter(page, PageState::kFree);
+  pages_[page] = Page{};
+  write_record(stream, page);
+  free_.push_back(page);
+}
+
+// One of the leases, or the cache's hold, that a quarantine ended is given back.
+bool PagePool::end_silently(PageTag tag) {
+  const auto it = ended_.find(tag);
+  if (it == ended_.end()) return false;
+  if (--it->second == 0) ended_.erase(it);
+  return true;
+}
+
+base::Result<Lease> PagePool::allocate(ops::Stream& stream, PageOwner owner, std::int32_t position) {
+  TESSERA_CHECK(position >= 0);
+  const bool injected = allocations_until_failure_ > 0 && --allocations_until_failure_ == 0;
+  if (free_.empty() || injected) {
+    return base::failure(base::resource_exhausted("no free KV page among " + std::to_string(counts_.total)));
+  }
+  const PageId page = free_.back();
+  free_.pop_back();
+  if (++next_tag_ == 0) ++next_tag_;  // 0 means "not allocated".
+  enter(page, PageState::kLeased);
+  Page& p = pages_[page];
+  p.tag = next_tag_;
+  p.owner = owner;
+  p.position = position;
+  p.leases = 1;
+  write_record(stream, page);
+  return Lease{page, p.tag, p.owner};
+}
+
+bool PagePool::is_current(const Lease& lease) const {
+  if (lease.page < 1 || lease.page > total() || lease.tag == 0) return false;
+  return pages_[lease.page].tag == lease.tag;
+}
+
+Lease PagePool::share(ops::Stream& stream, const Lease& lease) {
+  TESSERA_CHECK(is_current(lease), describe(lease));
+  Page& p = pages_[lease.page];
+  ++p.leases;
+  if (p.state == PageState::kCached) enter(lease.page, PageState::kLeased);
+  write_record(stream, lease.page);
+  if (p.held_by_cache && p.leases == 1 && observer_ != nullptr) observer_->lease_began(lease.page);
+  return Lease{lease.page, p.tag, p.owner};
+}
+
+base::Status PagePool::release(ops::Stream& stream, const Lease& lease) {
+  if (!is_current(lease) || pages_[lease.page].leases == 0) {
+    if (end_silently(lease.tag)) return base::ok_status();
+    ++double_frees_;
+    base::log().error("page pool: {} was released and is not leased under that tag", describe(lease));
+    return base::corruption("double free of " + describe(lease));
+  }
+  Page& p = pages_[lease.page];
+  --p.leases;
+  if (p.leases > 0) {
+    write_record(stream, lease.page);
+  } else if (p.held_by_cache) {
+    enter(lease.page, PageState::kCached);
+    write_record(stream, lease.page);
+    if (observer_ != nullptr) observer_->leases_ended(lease.page);
+  } else {
+    make_free(stream, lease.page);
+  }
+  return base::ok_status();
+}
+
+Lease PagePool::set_cached(ops::Stream& stream, const Lease& lease, PageOwner chain_owner) {
+  TESSERA_CHECK(is_current(lease), describe(lease));
+  Page& p = pages_[lease.page];
+  TESSERA_CHECK(!p.held_by_cache && p.leases >= 1);
+  TESSERA_CHECK(p.leases == 1 || p.owner == chain_owner, "other holders would keep the old owner");
+  p.held_by_cache = true;
+  p.owner = chain_owner;
+  write_record(stream, lease.page);
+  return Lease{lease.page, p.tag, p.owner};
+}
+
+base::Status PagePool::drop_cached(ops::Stream& stream, const Lease& lease) {
+  if (!is_current(lease) || !pages_[lease.page].held_by_cache) {
+    if (end_silently(lease.tag)) return base::ok_status();
+    return base::corruption("the prefix cache does not hold " + describe(lease));
+  }
+  Page& p = pages_[lease.page];
+  p.held_by_cache = false;
+  if (p.leases == 0) make_free(stream, lease.page);
+  return base::ok_status();
+}
+
+void PagePool::quarantine(ops::Stream& stream, PageId page, std::string_view reason, QuarantineCause cause) {
+  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
+  Page& p = pages_[page];
+  base::log().warn("page pool: page {} (tag {}, owner {:x}, position {}, {} leases) to quarantine: {}", page, p.tag,
+                   p.owner, p.position, p.leases, reason);
+  if (p.state == PageState::kQuarantined) {
+    if (cause == QuarantineCause::kFailedCheck) p.cause = cause;
+    return;
+  }
+  if (p.state == PageState::kFree) {
+    free_.erase(std::find(free_.begin(), free_.end(), page));
+  } else {
+    ended_[p.tag] = p.leases + (p.held_by_cache ? 1 : 0);
+  }
+  const bool was_held = p.held_by_cache;
+  enter(page, PageState::kQuarantined);
+  p = Page{};
+  p.state = PageState::kQuarantined;
+  p.cause = cause;
+  write_record(stream, page);
+  if (was_held && observer_ != nullptr) observer_->quarantined(page);
+}
+
+void PagePool::fence(ops::Stream& stream, PageId page) {
+  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
+  const Page& p = pages_[page];
+  if (p.state == PageState::kQuarantined && p.cause == QuarantineCause::kWriteInFlight) make_free(stream, page);
+}
+
+PageState PagePool::state(PageId page) const {
+  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
+  return pages_[page].state;
+}
+
+std::int32_t PagePool::lease_count(PageId page) const {
+  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
+  return pages_[page].leases;
+}
+
+std::int32_t PagePool::position(PageId page) const {
+  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
+  return pages_[page].position;
+}
+
+base::Status PagePool::check_conservation(ops::Stream& stream) {
+  // What the states say, against the counts and the free list.
+  PageCounts found;
+  found.total = total();
+  std::vector<bool> listed_free(pages_.size(), false);
+  for (const PageId page : free_) {
+    if (page < 1 || page > total() || listed_free[page]) {
+      return base::corruption("page " + std::to_string(page) + " is on the free list twice, or is no page");
+    }
+    listed_free[page] = true;
+  }
+  for (PageId page = 1; page <= total(); ++page) {
+    const Page& p = pages_[page];
+    bool sound = false;
+    switch (p.state) {
+      case PageState::kFree:
+        ++found.free;
+        sound = p.tag == 0 && p.leases == 0 && !p.held_by_cache;
+        break;
+      case PageState::kLeased:
+        ++found.leased;
+        sound = p.tag != 0 && p.leases > 0;
+        break;
+      case PageState::kCached:
+        ++found.cached;
+        sound = p.tag != 0 && p.leases == 0 && p.held_by_cache;
+        break;
+      case PageState::kQuarantined:
+        ++found.quarantined;
+        sound = p.tag == 0 && p.leases == 0 && !p.held_by_cache;
+        break;
+    }
+    if (!sound || listed_free[page] != (p.state == PageState::kFree)) {
+      return base::corruption("page " + std::to_string(page) + ": its leases, tag or list do not fit its state");
+    }
+  }
+  if (found != counts_ || found.free + found.leased + found.cached + found.quarantined != found.total) {
+    return base::corruption("page counts do not add up: free " + std::to_string(found.free) + ", leased " +
+                            std::to_string(found.leased) + ", cached " + std::to_string(found.cached) +
+                            ", quarantined " + std::to_string(found.quarantined) + " of " +
+                            std::to_string(found.total));
+  }
+
+  // The device's records against the host's.
+  const std::size_t n = pages_.size();
+  std::vector<std::uint64_t> tags(n);
+  std::vector<std::uint64_t> owners(n);
+  std::vector<std::int32_t> positions(n);
+  std::vector<std::int32_t> lease_counts(n);
+  const auto read = [&]<typename T>(std::vector<T>& host, const T* device) {
+    backend_.copy_to_host(stream, host.data(), device, static_cast<std::int64_t>(n * sizeof(T)));
+  };
+  read(tags, tags_);
+  read(owners, owners_);
+  read(positions, positions_);
+  read(lease_counts, lease_counts_);
+  stream.synchronize();
+  for (PageId page = 0; page <= total(); ++page) {
+    const Page& p = pages_[page];
+    if (p.state == PageState::kQuarantined) continue;
+    const auto differs = [&](std::string_view what, std::uint64_t device, std::uint64_t host) {
+      return base::corruption("page " + std::to_string(page) + ": " + std::string(what) + " is " +
+                              std::to_string(device) + " on the device, " + std::to_string(host) + " on the host");
+    };
+    if (tags[page] != p.tag) return differs("tag", tags[page], p.tag);
+    if (owners[page] != p.owner) return differs("owner", owners[page], p.owner);
+    if (positions[page] != p.position) {
+      return differs("position", static_cast<std::uint64_t>(positions[page]), static_cast<std::uint64_t>(p.position));
+    }
+    if (lease_counts[page] != p.leases) {
+      return differs("lease count", static_cast<std::uint64_t>(lease_counts[page]),
+                     static_cast<std::uint64_t>(p.leases));
+    }
+  }
+  return base::ok_status();
+}
+
+base::Status PagePool::audit(ops::Stream& stream, std::span<const Lease> held) {
+  TESSERA_RETURN_IF_ERROR(check_conservation(stream));
+  std::vector<std::int32_t> counted(pages_.size(), 0);
+  for (const Lease& lease : held) {
+    if (is_current(lease)) {
+      ++counted[lease.page];
+    } else if (!ended_.contains(lease.tag)) {
+      return base::corruption("a holder has a lease that ended: " + describe(lease));
+    }
+  }
+  for (PageId page = 1; page <= total(); ++page) {
+    if (counted[page] != pages_[page].leases) {
+      return base::corruption("page " + std::to_string(page) + " has " + std::to_string(pages_[page].leases) +
+                              " leases, of which its holders know " + std::to_string(counted[page]));
+    }
+  }
+  return base::ok_status();
+}
+
+}  // namespace tessera::kv_cache
