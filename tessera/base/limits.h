@@ -9,11 +9,17 @@ namespace tessera::base::limits {
 inline constexpr std::int64_t kSafetensorsHeaderBytesMax = 100'000'000;  // The format's own limit.
 inline constexpr std::int64_t kTensorRankMax = 8;
 inline constexpr std::int64_t kTensorsPerCheckpointMax = 1'000'000;
+inline constexpr std::int64_t kShardsPerCheckpointMax = 1000;
 inline constexpr std::int64_t kJsonFileBytesMax = 256 << 20;
 inline constexpr std::int64_t kJsonDepthMax = 64;
 inline constexpr std::int64_t kVocabularyMax = 1 << 21;
 inline constexpr std::int64_t kLayersMax = 1024;
 inline constexpr std::int64_t kHiddenMax = 1 << 17;
+inline constexpr std::int64_t kIntermediateMax = 1 << 20;
+inline constexpr std::int64_t kHeadsMax = 4096;
+inline constexpr std::int64_t kHeadDimMax = 4096;
+inline constexpr std::int64_t kConfigFileBytesMax = 4 << 20;
+inline constexpr std::int64_t kStopTokensMax = 64;
 inline constexpr std::int64_t kContextMax = 1 << 24;
 
 // Requests.
