@@ -47,15 +47,6 @@ base::Result<ops::Weight> prepare(ops::Backend& backend, const TensorSpec& spec,
   source.cols = spec.cols();
   source.data = tensor.data.data();
   source.outlives_backend = true;
-  // A file whose header was not padded, or that mixes element sizes, may leave a tensor unaligned. Then the backend
-  // gets an aligned copy, which it copies in turn.
-  std::vector<std::byte> aligned;
-  if (reinterpret_cast<std::uintptr_t>(source.data) % static_cast<std::uintptr_t>(base::dtype_size(tensor.dtype)) !=
-      0) {
-    aligned.assign(tensor.data.begin(), tensor.data.end());
-    source.data = aligned.data();
-    source.outlives_backend = false;
-  }
   auto weight = backend.prepare_weight(source);
   if (!weight.has_value()) {
     return base::failure(
@@ -98,7 +89,7 @@ base::Result<LoadedModel> load_weights(const ModelConfig& config, std::string_vi
       done.bytes_done += std::ssize(tensor.data);
     }
     if (description.tensors[i].usage == ops::WeightUsage::kLinear) {
-      formats.insert(weights::weight_format_name(stored[i].format));
+      formats.insert(ops::weight_format_name(stored[i].format));
     }
     prepared.push_back(std::move(weight));
     if (progress) progress(done);

@@ -6,22 +6,6 @@
 
 namespace tessera::weights {
 
-std::string_view weight_format_name(ops::WeightFormat format) {
-  switch (format) {
-    case ops::WeightFormat::kF32:
-      return "f32";
-    case ops::WeightFormat::kBF16:
-      return "bf16";
-    case ops::WeightFormat::kF8Block128:
-      return "fp8_block128";
-    case ops::WeightFormat::kF8Channel:
-      return "fp8_channel";
-    case ops::WeightFormat::kInt4Group32:
-      return "int4_group32";
-  }
-  return "?";
-}
-
 base::Result<StoredWeight> take_weight(Checkpoint& checkpoint, std::string_view name,
                                        std::span<const std::int64_t> shape) {
   TESSERA_ASSIGN_OR_RETURN(const Tensor tensor, checkpoint.take(name));

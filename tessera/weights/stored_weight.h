@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -16,9 +17,6 @@ struct StoredWeight {
   ops::WeightFormat format = ops::WeightFormat::kF32;
   std::vector<Tensor> tensors;  // The data first, then scales where the format has them.
 };
-
-// "f32", "bf16", ...
-std::string_view weight_format_name(ops::WeightFormat format);
 
 // Takes the tensors of weight `name` out of the checkpoint and checks them: stored as F32 or BF16, exactly of `shape`.
 // Messages name file, tensor and expectation. No byte of data is touched.
