@@ -1,0 +1,68 @@
+// Sequences of random tokens in both layers of a cache, for the ops that move and digest pages.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tests/conformance/paged_kv.h"
+
+namespace tessera::conformance {
+
+inline constexpr std::uint64_t kDigestKey = 0x1234'5678'9abc'def0ull;
+
+// Values that every backend stores alike, spread over many magnitudes.
+inline std::unique_ptr<PagedKv> page_scene(Device& device, const ops::KvLayout& layout,
+                                           const std::vector<std::int32_t>& lengths, std::uint64_t seed) {
+  auto kv = std::make_unique<PagedKv>(device, layout, lengths, seed);
+  Random random(seed);
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+      const std::int32_t length = lengths[static_cast<std::size_t>(s)];
+      if (length == 0) continue;
+      HostMatrix k = random_matrix(random, length, layout.parts[0].elements);
+      const HostMatrix v = random_matrix(random, length, layout.parts[1].elements, 0.05f);
+      for (float& value : k.values) value = std::ldexp(value, static_cast<int>(random.below(20)) - 10);
+      kv->write(layer, std::vector<Window>{{s, length, length}}, k, v);
+    }
+  }
+  return kv;
+}
+
+struct Gathered {
+  std::vector<std::byte> images;
+  std::vector<std::uint64_t> digests;
+};
+
+// Gathers pages of row `row` of the windows, into memory that held 0xee.
+inline Gathered gather(Device& device, PagedKv& kv, std::span<const Window> windows, std::int64_t row, int layer,
+                       ops::KvFormat format, std::int32_t first_page, std::int32_t num_pages) {
+  const kv_cache::CheckedPages checked = kv.check(windows);
+  ops::KvLayout target = kv.layout();
+  target.format = format;
+  const auto images = device.upload(
+      std::vector<std::byte>(static_cast<std::size_t>(num_pages * target.page_layer_bytes()), std::byte{0xee}));
+  const auto digests = device.upload(std::vector<std::uint64_t>(static_cast<std::size_t>(num_pages), 77));
+  device.backend().gather_pages(device.stream(), {checked.pages, kv.cache(), target, layer, row, first_page, num_pages,
+                                                  kDigestKey, images.data(), digests.data()});
+  return {device.download(images), device.download(digests)};
+}
+
+inline std::vector<std::uint64_t> digest(Device& device, PagedKv& kv, std::span<const Window> windows, std::int64_t row,
+                                         int layer, std::int32_t first_page, std::int32_t num_pages,
+                                         std::uint64_t key = kDigestKey) {
+  const kv_cache::CheckedPages checked = kv.check(windows);
+  const auto digests = device.upload(std::vector<std::uint64_t>(static_cast<std::size_t>(num_pages), 77));
+  device.backend().digest_pages(device.stream(),
+                                {checked.pages, kv.cache(), layer, row, first_page, num_pages, key, digests.data()});
+  return device.download(digests);
+}
+
+// Writes images into the slots of the windows' new tokens.
+inline void scatter(Device& device, PagedKv& kv, std::span<const Window> windows, int layer,
+                    const std::vector<std::byte>& images) {
+  const kv_cache::CheckedPages checked = kv.check(windows);
+  const auto device_images = device.upload(images);
+  device.backend().scatter_pages(device.stream(), {checked.slots, kv.cache(), layer, device_images.data()});
+}
+
+}  // namespace tessera::conformance
