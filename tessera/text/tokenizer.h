@@ -104,8 +104,8 @@ class Tokenizer {
 
  private:
   struct State;
-  explicit Tokenizer(std::unique_ptr<const State> state);
-  std::unique_ptr<const State> state_;
+  explicit Tokenizer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace tessera::text

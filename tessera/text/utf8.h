@@ -8,6 +8,19 @@
 
 namespace tessera::text {
 
+// What a text begins with.
+struct Utf8Unit {
+  enum class Kind {
+    kCharacter,   // A well-formed character.
+    kIncomplete,  // The text is a proper prefix of a well-formed character.
+    kIllFormed,   // A maximal subpart of an ill-formed sequence: what one U+FFFD replaces.
+  };
+  Kind kind;
+  std::size_t length;  // In bytes; at least 1.
+};
+// `bytes` must not be empty.
+Utf8Unit next_utf8_unit(std::string_view bytes);
+
 // Length in bytes of the longest prefix of `bytes` that is well-formed UTF-8 (Unicode 15, table 3-7: no overlong forms,
 // no surrogates, nothing above U+10FFFF).
 std::size_t valid_utf8_prefix(std::string_view bytes);

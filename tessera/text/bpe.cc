@@ -1,0 +1,109 @@
+#include "tessera/text/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "tessera/base/check.h"
+
+namespace tessera::text {
+namespace {
+
+std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+}
+
+}  // namespace
+
+std::size_t Bpe::slot(std::uint64_t pair) const {
+  // The finalizer of splitmix64: every bit of the pair moves every bit of the slot.
+  std::uint64_t hash = pair;
+  hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9u;
+  hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EBu;
+  return (hash ^ (hash >> 31)) & (table_.size() - 1);
+}
+
+std::optional<Bpe> Bpe::create(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
+                               std::size_t& repeated) {
+  TESSERA_CHECK(merges.size() < std::numeric_limits<std::int32_t>::max());
+  Bpe bpe;
+  bpe.byte_ids_ = byte_ids;
+  bpe.table_.resize(std::bit_ceil(2 * merges.size() + 2));
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    const Merge& merge = merges[rank];
+    TESSERA_CHECK(merge.left >= 0 && merge.right >= 0 && merge.result >= 0);
+    const std::uint64_t pair = pair_key(merge.left, merge.right);
+    std::size_t at = bpe.slot(pair);
+    while (bpe.table_[at].pair != kNoPair) {
+      if (bpe.table_[at].pair == pair) {
+        repeated = rank;
+        return std::nullopt;
+      }
+      at = (at + 1) & (bpe.table_.size() - 1);
+    }
+    bpe.table_[at] = {pair, static_cast<std::int32_t>(rank), merge.result};
+  }
+  return bpe;
+}
+
+const Bpe::Entry* Bpe::find(std::int32_t left, std::int32_t right) const {
+  const std::uint64_t pair = pair_key(left, right);
+  for (std::size_t at = slot(pair); table_[at].pair != kNoPair; at = (at + 1) & (table_.size() - 1)) {
+    if (table_[at].pair == pair) return &table_[at];
+  }
+  return nullptr;
+}
+
+void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  TESSERA_CHECK(word.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()));
+  auto& symbols = scratch.symbols;
+  auto& heap = scratch.heap;
+  symbols.clear();
+  heap.clear();
+  for (const char c : word) {
+    const std::int32_t id = byte_ids_[static_cast<unsigned char>(c)];
+    if (id < 0) continue;
+    const auto index = static_cast<std::int32_t>(symbols.size());
+    symbols.push_back({id, index - 1, index + 1});
+  }
+  if (symbols.empty()) return;
+  symbols.back().next = -1;
+
+  const auto candidate = [&](std::int32_t left) -> std::optional<Scratch::Candidate> {
+    const std::int32_t right = symbols[left].next;
+    if (right < 0) return std::nullopt;
+    const Entry* entry = find(symbols[left].id, symbols[right].id);
+    if (entry == nullptr) return std::nullopt;
+    return Scratch::Candidate{entry->rank, left, entry->result};
+  };
+  for (std::int32_t i = 0; i + 1 < static_cast<std::int32_t>(symbols.size()); ++i) {
+    if (const auto found = candidate(i)) heap.push_back(*found);
+  }
+  std::make_heap(heap.begin(), heap.end());
+  const auto push = [&](std::int32_t left) {
+    if (const auto found = candidate(left)) {
+      heap.push_back(*found);
+      std::push_heap(heap.begin(), heap.end());
+    }
+  };
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end());
+    const Scratch::Candidate best = heap.back();
+    heap.pop_back();
+    Scratch::Symbol& left = symbols[best.left];
+    if (left.id < 0 || left.next < 0) continue;
+    Scratch::Symbol& right = symbols[left.next];
+    // The candidate is out of date if one of its two symbols has changed since; then it was replaced by another.
+    const Entry* entry = find(left.id, right.id);
+    if (entry == nullptr || entry->rank != best.rank) continue;
+    left.id = best.result;
+    right.id = -1;
+    left.next = right.next;
+    if (left.next >= 0) symbols[left.next].previous = best.left;
+    if (left.previous >= 0) push(left.previous);
+    push(best.left);
+  }
+  for (std::int32_t i = 0; i >= 0; i = symbols[i].next) ids.push_back(symbols[i].id);
+}
+
+}  // namespace tessera::text
