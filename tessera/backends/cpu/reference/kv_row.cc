@@ -22,13 +22,6 @@ void store(std::byte* to, std::int64_t index, T value) {
   std::memcpy(to + index * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
-base::BF16 fp8_scale(float amax) {
-  if (amax == 0.0f) return base::to_bf16(1.0f);
-  const base::BF16 scale = base::to_bf16_round_up(amax / base::kF8E4M3Max);
-  // amax / 448 can underflow to zero; a zero scale would make every element NaN or infinite.
-  return scale.bits == 0 ? base::BF16{1} : scale;
-}
-
 void encode_fp8_group(const float* x, std::int64_t n, std::byte* data, std::byte* scale_at) {
   float amax = 0.0f;
   bool finite = true;
@@ -41,13 +34,20 @@ void encode_fp8_group(const float* x, std::int64_t n, std::byte* data, std::byte
     store(scale_at, 0, base::BF16{0x7fc0});
     return;
   }
-  const base::BF16 stored_scale = fp8_scale(amax);
+  const base::BF16 stored_scale = kv_f8_scale(amax);
   const float scale = base::to_float(stored_scale);
   for (std::int64_t i = 0; i < n; ++i) store(data, i, base::to_f8e4m3(x[i] / scale));
   store(scale_at, 0, stored_scale);
 }
 
 }  // namespace
+
+base::BF16 kv_f8_scale(float amax) {
+  if (amax == 0.0f) return base::to_bf16(1.0f);
+  const base::BF16 scale = base::to_bf16_round_up(amax / base::kF8E4M3Max);
+  // amax / 448 can underflow to zero; a zero scale would make every element NaN or infinite.
+  return scale.bits == 0 ? base::BF16{1} : scale;
+}
 
 bool kv_row_is_storable(ops::KvFormat format, const float* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {

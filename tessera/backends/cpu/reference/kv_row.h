@@ -5,12 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/base/dtype.h"
 #include "tessera/ops/kv_layout.h"
 
 namespace tessera::backends::cpu {
 
 // Whether the format can store all n values as finite numbers.
 bool kv_row_is_storable(ops::KvFormat format, const float* x, std::int64_t n);
+
+// The scale of a group whose largest magnitude is the finite amax: amax / 448 rounded up to BF16, 1 for 0.
+base::BF16 kv_f8_scale(float amax);
 
 // Stores part.elements floats. `scales` is used in FP8 only. In FP8, a scale group that holds NaN or infinity becomes
 // zeros under a NaN scale, so that whatever reads it sees NaN. Neither pointer needs alignment.

@@ -1,0 +1,35 @@
+// The table of one target. A kernels_*.cc names the target and includes this.
+#include "tessera/backends/cpu/simd/attention-inl.h"
+#include "tessera/backends/cpu/simd/elementwise-inl.h"
+#include "tessera/backends/cpu/simd/linear-inl.h"
+
+#define TESSERA_SIMD_PASTE_(a, b) a##b
+#define TESSERA_SIMD_PASTE(a, b) TESSERA_SIMD_PASTE_(a, b)
+#define TESSERA_SIMD_QUOTE_(a) #a
+#define TESSERA_SIMD_QUOTE(a) TESSERA_SIMD_QUOTE_(a)
+
+namespace tessera::backends::cpu::simd {
+
+const Kernels& TESSERA_SIMD_PASTE(TESSERA_SIMD_TARGET, _kernels)() {
+  static constexpr Kernels kKernels = {
+      .name = TESSERA_SIMD_QUOTE(TESSERA_SIMD_TARGET),
+#if defined(TESSERA_SIMD_BF16_DOT)
+      .bf16_activations = true,
+#endif
+      .linear = linear,
+      .attention = attention,
+      .attention_merge = attention_merge,
+      .rms_norm = rms_norm,
+      .swiglu = swiglu,
+      .rope_half = rope_half,
+      .greedy = greedy,
+      .bf16_to_f32 = bf16_to_f32,
+      .f32_to_bf16 = f32_to_bf16,
+      .f8_to_f32 = f8_to_f32,
+      .f32_to_f8 = f32_to_f8,
+      .largest_magnitude = largest_magnitude,
+  };
+  return kKernels;
+}
+
+}  // namespace tessera::backends::cpu::simd

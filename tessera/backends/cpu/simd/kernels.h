@@ -1,0 +1,118 @@
+// What one instruction set offers: a table of plain functions, each a loop over rows that the backend has cut up for
+// its threads. The same sources (*-inl.h) are compiled once for each target, with target attributes on their functions
+// only, so that no instruction of a better processor leaks into code that every processor runs.
+//
+// Every function's result for a row (or an output) depends on that row alone, never on the range it came in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tessera/ops/transformer.h"
+#include "tessera/ops/weight.h"
+
+namespace tessera::backends::cpu::simd {
+
+// A linear weight [N, K] lies in panels of 16 output features, padded with zeros. In a panel BF16 elements come in
+// pairs of k: [ceil(K / 2)][16][2], so that 64 bytes hold two k of 16 outputs, which AVX2 widens with one shift or one
+// mask and which is the operand of AVX-512's BF16 dot product; F32 elements are [round_up(K, 2)][16].
+inline constexpr std::int64_t kPanelOutputs = 16;
+constexpr std::int64_t panel_bytes(ops::WeightFormat format, std::int64_t k) {
+  return (k + 1) / 2 * kPanelOutputs * (format == ops::WeightFormat::kBF16 ? 4 : 8);
+}
+
+// Rows [row_begin, row_end) times panels [panel_begin, panel_end).
+struct LinearTask {
+  ops::WeightFormat format = ops::WeightFormat::kF32;
+  const std::byte* panels = nullptr;
+  std::int64_t k = 0;
+  std::int64_t n = 0;
+  // [rows, round_up(k, 2)]: where k is odd, a zero follows each row. Not read where in_bf16 is.
+  const float* in = nullptr;
+  std::int64_t in_stride = 0;
+  const std::uint16_t* in_bf16 = nullptr;  // [rows, round_up(k, 2)], see Kernels::bf16_activations.
+  const float* bias = nullptr;             // [n] or null.
+  float* out = nullptr;                    // [rows, n]
+  std::int64_t out_stride = 0;
+  ops::OutputMode mode = ops::OutputMode::kOverwrite;
+  std::int64_t row_begin = 0;
+  std::int64_t row_end = 0;
+  std::int64_t panel_begin = 0;
+  std::int64_t panel_end = 0;
+};
+
+// Attention is computed in splits of a row's context, each with a softmax of its own, and the splits are merged in
+// order. Where they lie depends on the page size only, so a query's result is the same whether one thread computes all
+// of its splits or each has one, and whether the query came alone or in a chunk.
+inline constexpr std::int64_t kSplitTokens = 256;
+constexpr std::int64_t split_pages(std::int64_t page_size) { return (kSplitTokens + page_size - 1) / page_size; }
+
+// Keys and values that are widened together, at most; they lie in one page.
+inline constexpr std::int64_t kTileTokens = 32;
+
+// The queries of one item share its converted keys and values.
+inline constexpr std::int32_t kQueryBlock = 16;
+
+// Queries [query_begin, query_end) of one row (at most kQueryBlock), the heads of one KV head, splits [split_begin,
+// split_end).
+struct AttentionTask {
+  const ops::PagedAttentionParams* params = nullptr;
+  std::int64_t row = 0;
+  std::int32_t kv_head = 0;
+  std::int32_t query_begin = 0;
+  std::int32_t query_end = 0;
+  std::int64_t split_begin = 0;
+  std::int64_t split_end = 0;
+  float* scratch = nullptr;  // attention_scratch_floats of them, 64-byte aligned.
+  // Null: all splits are here, and the result goes to params->out. Otherwise one split, one query: its state, one
+  // attention_state_floats for each head of the group, goes here.
+  float* partial = nullptr;
+};
+
+// Sizes of attention's working memory. Rows are padded to 16 floats.
+constexpr std::int64_t padded_head_dim(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+// Maximum and sum in a vector of their own, then the weighted values.
+constexpr std::int64_t attention_state_floats(std::int64_t head_dim) { return 16 + padded_head_dim(head_dim); }
+std::int64_t attention_scratch_floats(std::int64_t head_dim, std::int64_t group);
+
+// What one pass over a row of logits finds.
+struct GreedyResult {
+  std::int64_t index = -1;  // Of the largest, the lowest among equals.
+  float maximum = 0.0f;
+  double sum = 0.0;  // Of exp(logit - maximum).
+  bool has_nan = false;
+};
+
+struct Kernels {
+  const char* name = "";
+  // Linear with BF16 weights takes its activations rounded to BF16, in LinearTask::in_bf16.
+  bool bf16_activations = false;
+
+  void (*linear)(const LinearTask& task) = nullptr;
+  void (*attention)(const AttentionTask& task) = nullptr;
+  // Merges the partial states [splits] of one query and one head, `stride` floats apart, in order, and writes the
+  // normalized result.
+  void (*attention_merge)(const float* partials, std::int64_t splits, std::int64_t stride, std::int64_t head_dim,
+                          float* out) = nullptr;
+  // One row each.
+  void (*rms_norm)(const float* in, const float* weight, float epsilon, std::int64_t cols, float* out) = nullptr;
+  void (*swiglu)(const float* gate, const float* up, std::int64_t width, float* out) = nullptr;
+  // cosines and sines are [rotary_dim / 2], magnitude included.
+  void (*rope_half)(float* head, const float* cosines, const float* sines, std::int64_t half) = nullptr;
+  GreedyResult (*greedy)(const float* logits, std::int64_t count) = nullptr;
+
+  // Conversions, exactly those of base/dtype.h.
+  void (*bf16_to_f32)(const std::uint16_t* in, std::int64_t count, float* out) = nullptr;
+  void (*f32_to_bf16)(const float* in, std::int64_t count, std::uint16_t* out) = nullptr;
+  void (*f8_to_f32)(const std::uint8_t* in, std::int64_t count, float* out) = nullptr;
+  // e4m3(in / scale).
+  void (*f32_to_f8)(const float* in, float scale, std::int64_t count, std::uint8_t* out) = nullptr;
+  // Largest magnitude; NaN or infinity when the row holds either.
+  float (*largest_magnitude)(const float* in, std::int64_t count) = nullptr;
+};
+
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+const Kernels& avx512_bf16_kernels();
+
+}  // namespace tessera::backends::cpu::simd

@@ -1,0 +1,111 @@
+// KV write, and gather with the conversion from BF16 to FP8.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tessera/backends/cpu/reference/kv_row.h"
+#include "tessera/backends/cpu/reference/page_rows.h"
+#include "tessera/backends/cpu/simd/simd_ops.h"
+#include "tessera/base/check.h"
+#include "tessera/ops/param_checks.h"
+
+namespace tessera::backends::cpu::simd {
+
+namespace {
+
+// Tokens of KV writes that are worth another thread.
+constexpr std::int64_t kTokensAChunk = 16;
+
+}  // namespace
+
+void SimdBackend::encode_row(ops::KvFormat format, const ops::KvPart& part, const float* x, std::byte* data,
+                             std::byte* scales) {
+  if (format == ops::KvFormat::kBF16) {
+    kernels_.f32_to_bf16(x, part.elements, reinterpret_cast<std::uint16_t*>(data));
+    return;
+  }
+  for (std::int64_t group = 0, first = 0; group < part.scales; ++group) {
+    const std::int64_t n = group == 0 ? part.first_group : part.other_groups;
+    const base::BF16 scale = kv_f8_scale(kernels_.largest_magnitude(x + first, n));
+    kernels_.f32_to_f8(x + first, base::to_float(scale), n, reinterpret_cast<std::uint8_t*>(data) + first);
+    std::memcpy(scales + group * 2, &scale, sizeof scale);
+    first += n;
+  }
+}
+
+void SimdBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) {
+  ops::check_params(params);
+  const ops::KvLayout& layout = params.cache.layout;
+  TESSERA_CHECK(supports(layout.format));
+  const std::int64_t page_size = layout.page_size;
+  const auto storable = [&](const float* x, std::int64_t n) {
+    const float largest = kernels_.largest_magnitude(x, n);
+    return std::isfinite(layout.format == ops::KvFormat::kBF16 ? base::to_float(base::to_bf16(largest)) : largest);
+  };
+  threads_.parallel_for(params.slots.tokens(), kTokensAChunk, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t slot = params.slots.slots()[t];
+      if (slot == ops::kNullSlot) continue;
+      TESSERA_CHECK(slot >= page_size && slot < params.cache.num_pages * page_size, fmt::format("slot {}", slot));
+      const float* rows[2] = {params.k.f32() + t * params.k.row_stride, params.v.f32() + t * params.v.row_stride};
+      std::vector<float> zeros;
+      if (!storable(rows[ops::kPartK], params.k.cols) || !storable(rows[ops::kPartV], params.v.cols)) {
+        params.nonfinite_rows[t] = 1;
+        zeros.resize(static_cast<std::size_t>(std::max(params.k.cols, params.v.cols)));
+        rows[ops::kPartK] = zeros.data();
+        rows[ops::kPartV] = zeros.data();
+      }
+      const PageRows<std::byte> page = rows_in_cache(params.cache, params.layer, slot / page_size);
+      for (int p = 0; p < layout.num_parts; ++p) {
+        encode_row(layout.format, layout.parts[p], rows[p], page.data[p] + slot % page_size * layout.row_bytes(p),
+                   page.scales[p] + slot % page_size * layout.row_scale_bytes(p));
+      }
+    }
+  });
+}
+
+void SimdBackend::gather_pages(ops::Stream& stream, const ops::GatherPagesParams& params) {
+  const ops::KvLayout& from = params.source.layout;
+  const ops::KvLayout& to = params.target;
+  if (from.format == to.format) return CpuBackendBase::gather_pages(stream, params);
+  ops::check_params(params);
+  TESSERA_CHECK(supports(from.format) && supports(to.format));
+  const std::int32_t* table = params.pages.table() + params.row * params.pages.max_pages_per_row();
+  const std::int32_t kv_len = params.pages.kv_lens()[params.row];
+  threads_.parallel_for(params.num_pages, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> row;
+    std::vector<std::byte> hashed;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t logical_page = params.first_page + i;
+      const auto slots = static_cast<std::int32_t>(
+          std::clamp<std::int64_t>(kv_len - logical_page * from.page_size, 0, from.page_size));
+      std::byte* image = params.images + i * to.page_layer_bytes();
+      std::memset(image, 0, static_cast<std::size_t>(to.page_layer_bytes()));
+      const PageRows<std::byte> source = rows_in_cache(params.source, params.layer, table[logical_page]);
+      const PageRows<std::byte> target = rows_in_image(to, image);
+      for (int p = 0; p < from.num_parts; ++p) {
+        const ops::KvPart& part = from.parts[p];
+        row.resize(static_cast<std::size_t>(part.elements));
+        for (std::int32_t slot = 0; slot < slots; ++slot) {
+          kernels_.bf16_to_f32(reinterpret_cast<const std::uint16_t*>(source.data[p] + slot * from.row_bytes(p)),
+                               part.elements, row.data());
+          std::byte* data = target.data[p] + slot * to.row_bytes(p);
+          std::byte* scales = target.scales[p] + slot * to.row_scale_bytes(p);
+          if (std::isfinite(kernels_.largest_magnitude(row.data(), part.elements))) {
+            encode_row(to.format, to.parts[p], row.data(), data, scales);
+          } else {
+            // No page that was written by kv_write: what the bytes then mean is defined in one place.
+            encode_kv_row(to.format, to.parts[p], row.data(), data, scales);
+          }
+        }
+      }
+      params.digests[i] = digest_rows(to, target, slots, params.digest_key, params.layer, hashed);
+    }
+  });
+}
+
+}  // namespace tessera::backends::cpu::simd
