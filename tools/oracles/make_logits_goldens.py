@@ -69,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, type=pathlib.Path, help="the folder that import_gguf.py wrote")
     folder = parser.parse_args().model
+    torch.set_num_threads(1)  # the order of summation is then not a matter of how many cores the machine has
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
@@ -81,6 +82,7 @@ def main() -> None:
             steps = greedy(model, prompt["token_ids"])
             margin = min(step[1] - step[3] for step in steps)
             file.write(json.dumps({**prompt, "model_sha256": digest, "steps": steps}, separators=(",", ":")) + "\n")
+            file.flush()
             print(f"{done} of {len(prompts)} {prompt['name']}: {len(prompt['token_ids'])} tokens, "
                   f"least margin {margin:.4f}", file=sys.stderr)
 

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# build.sh PRESET [TARGET...]: configure and build a preset of CMakePresets.json, on standard error; all targets when
+# none is named. Safe to run again: it does only what is missing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+preset=$1
+shift
+# A tree that was configured elsewhere (a copied folder) would build the other place's sources: start afresh.
+if ! grep -qsxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "build/$preset/CMakeCache.txt"; then
+  rm -rf "build/$preset"
+fi
+[ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >&2
+exec ninja -C "build/$preset" "$@" >&2

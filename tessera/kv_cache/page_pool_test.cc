@@ -1,0 +1,297 @@
+#include "tessera/kv_cache/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tessera/backends/cpu/reference/reference_backend.h"
+#include "tests/support/failing_backend.h"
+
+namespace tessera::kv_cache {
+namespace {
+
+using base::StatusCode;
+
+class PagePoolTest : public ::testing::Test {
+ protected:
+  void make(std::int64_t pages) {
+    auto made = PagePool::create(*backend_, *stream_, ops::gqa_kv_layout(ops::KvFormat::kBF16, 2, 4, 2, 8), pages);
+    ASSERT_TRUE(made.has_value()) << made.error().to_string();
+    pool_ = std::move(*made);
+  }
+  Lease take(std::int32_t position = 0, std::uint64_t sequence = 1) {
+    auto lease = pool_->allocate(*stream_, owner_of_sequence(sequence), position);
+    EXPECT_TRUE(lease.has_value());
+    return lease.value_or(Lease{});
+  }
+  void expect_sound() {
+    const base::Status status = pool_->check_conservation(*stream_);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+  PageCounts counts(std::int64_t free, std::int64_t leased, std::int64_t cached, std::int64_t quarantined) {
+    return PageCounts{free + leased + cached + quarantined, free, leased, cached, quarantined};
+  }
+
+  std::unique_ptr<ops::Backend> backend_ = backends::cpu::make_reference_backend();
+  std::unique_ptr<ops::Stream> stream_ = backend_->make_stream();
+  std::unique_ptr<PagePool> pool_;
+};
+
+TEST_F(PagePoolTest, StartsClearedAndFree) {
+  make(5);
+  EXPECT_EQ(pool_->counts(), counts(5, 0, 0, 0));
+  EXPECT_EQ(pool_->cache().num_pages, 6);
+  EXPECT_EQ(pool_->records().num_pages, 6);
+  for (PageId page = 0; page <= 5; ++page) {
+    EXPECT_EQ(pool_->records().tags[page], 0u);
+    EXPECT_EQ(pool_->records().owners[page], 0u);
+    EXPECT_EQ(pool_->records().positions[page], -1);
+    EXPECT_EQ(pool_->records().lease_counts[page], 0);
+  }
+  for (std::int64_t i = 0; i < pool_->layout().pool_bytes(6); ++i) ASSERT_EQ(pool_->cache().base[i], std::byte{0});
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, AllocationWritesTheRecords) {
+  make(3);
+  const Lease lease = take(7, 42);
+  EXPECT_GE(lease.page, 1);
+  EXPECT_LE(lease.page, 3);
+  EXPECT_NE(lease.tag, 0u);
+  EXPECT_EQ(pool_->records().tags[lease.page], lease.tag);
+  EXPECT_EQ(pool_->records().owners[lease.page], owner_of_sequence(42));
+  EXPECT_EQ(pool_->records().positions[lease.page], 7);
+  EXPECT_EQ(pool_->records().lease_counts[lease.page], 1);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kLeased);
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, HandsOutEveryPageOnceThenIsExhausted) {
+  make(4);
+  std::set<PageId> pages;
+  for (int i = 0; i < 4; ++i) pages.insert(take(i).page);
+  EXPECT_EQ(pages, (std::set<PageId>{1, 2, 3, 4}));
+  const auto more = pool_->allocate(*stream_, owner_of_sequence(1), 4);
+  ASSERT_FALSE(more.has_value());
+  EXPECT_EQ(more.error().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(pool_->counts(), counts(0, 4, 0, 0));
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, TagEndsAtFreeAndIsNeverUsedAgain) {
+  make(2);
+  std::set<PageTag> tags;
+  for (int i = 0; i < 2000; ++i) {
+    const Lease lease = take();
+    EXPECT_TRUE(tags.insert(lease.tag).second);
+    ASSERT_TRUE(pool_->release(*stream_, lease).ok());
+    // Before anybody else can have the page, its record has changed.
+    EXPECT_EQ(pool_->records().tags[lease.page], 0u);
+    EXPECT_EQ(pool_->records().positions[lease.page], -1);
+  }
+  EXPECT_EQ(tags.size(), 2000u);
+}
+
+TEST_F(PagePoolTest, TwoPoolsDoNotShareTags) {
+  make(1);
+  const PageTag first = take().tag;
+  make(1);
+  EXPECT_NE(take().tag, first);
+}
+
+TEST_F(PagePoolTest, DoubleFreeIsDetectedAndHasNoEffect) {
+  make(2);
+  const Lease lease = take();
+  ASSERT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_EQ(pool_->release(*stream_, lease).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->double_frees(), 1);
+  EXPECT_EQ(pool_->counts(), counts(2, 0, 0, 0));
+  // Also when the page has a new holder by then.
+  const Lease again = take();
+  ASSERT_EQ(again.page, lease.page);
+  EXPECT_EQ(pool_->release(*stream_, lease).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->release(*stream_, Lease{99, 5, 5}).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->release(*stream_, Lease{-1, 5, 5}).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->release(*stream_, Lease{}).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->double_frees(), 5);
+  EXPECT_EQ(pool_->lease_count(again.page), 1);
+  EXPECT_NE(take().page, again.page);
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, SharedPageIsFreedByItsLastLease) {
+  make(1);
+  const Lease first = take();
+  const Lease second = pool_->share(*stream_, first);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(pool_->records().lease_counts[first.page], 2);
+  ASSERT_TRUE(pool_->release(*stream_, first).ok());
+  EXPECT_EQ(pool_->state(first.page), PageState::kLeased);
+  EXPECT_EQ(pool_->records().lease_counts[first.page], 1);
+  ASSERT_TRUE(pool_->release(*stream_, second).ok());
+  EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, CachedPageOutlivesItsLeases) {
+  make(1);
+  const Lease own = take();
+  const Lease cached = pool_->set_cached(*stream_, own, owner_of_chain(1234));
+  EXPECT_EQ(cached.tag, own.tag);
+  EXPECT_EQ(cached.owner, owner_of_chain(1234));
+  EXPECT_EQ(pool_->records().owners[own.page], owner_of_chain(1234));
+  ASSERT_TRUE(pool_->release(*stream_, cached).ok());
+  EXPECT_EQ(pool_->counts(), counts(0, 0, 1, 0));
+  expect_sound();
+  // Nobody holds it, so there is nothing to release.
+  EXPECT_EQ(pool_->release(*stream_, cached).code(), StatusCode::kCorruption);
+  const Lease again = pool_->share(*stream_, cached);
+  EXPECT_EQ(pool_->counts(), counts(0, 1, 0, 0));
+  ASSERT_TRUE(pool_->drop_cached(*stream_, cached).ok());
+  EXPECT_EQ(pool_->counts(), counts(0, 1, 0, 0));
+  EXPECT_EQ(pool_->drop_cached(*stream_, cached).code(), StatusCode::kCorruption);
+  ASSERT_TRUE(pool_->release(*stream_, again).ok());
+  EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, QuarantineEndsLeasesSilentlyAndForGood) {
+  make(2);
+  const Lease lease = take();
+  pool_->share(*stream_, lease);
+  pool_->quarantine(*stream_, lease.page, "test");
+  EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 1));
+  EXPECT_NE(pool_->records().tags[lease.page], lease.tag);
+  EXPECT_FALSE(pool_->is_current(lease));
+  expect_sound();
+  // Each of the two leases may be given back once.
+  EXPECT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_EQ(pool_->release(*stream_, lease).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->double_frees(), 1);
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  EXPECT_NE(take().page, lease.page);
+  EXPECT_FALSE(pool_->allocate(*stream_, owner_of_sequence(1), 0).has_value());
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, FenceFreesOnlyWhatWaitsForIt) {
+  make(2);
+  const Lease lease = take();
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kLeased);
+  pool_->quarantine(*stream_, lease.page, "test", QuarantineCause::kWriteInFlight);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->counts(), counts(2, 0, 0, 0));
+  // The lease that the quarantine ended is still given back, although its page is someone else's by now.
+  const Lease next = take();
+  ASSERT_EQ(next.page, lease.page);
+  EXPECT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_EQ(pool_->lease_count(next.page), 1);
+  EXPECT_EQ(pool_->double_frees(), 0);
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, FailedCheckOutlastsAFence) {
+  make(1);
+  const Lease lease = take();
+  pool_->quarantine(*stream_, lease.page, "write in flight", QuarantineCause::kWriteInFlight);
+  pool_->quarantine(*stream_, lease.page, "digest", QuarantineCause::kFailedCheck);
+  pool_->quarantine(*stream_, lease.page, "write in flight", QuarantineCause::kWriteInFlight);
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+}
+
+TEST_F(PagePoolTest, FreePageCanBeQuarantined) {
+  make(3);
+  pool_->quarantine(*stream_, 2, "found damaged by a sweep");
+  EXPECT_EQ(pool_->counts(), counts(2, 0, 0, 1));
+  expect_sound();
+  EXPECT_NE(take().page, 2);
+  EXPECT_NE(take().page, 2);
+  EXPECT_FALSE(pool_->allocate(*stream_, owner_of_sequence(1), 0).has_value());
+}
+
+TEST_F(PagePoolTest, ConservationFindsDamagedRecords) {
+  make(3);
+  const Lease lease = take();
+  pool_->mutable_tags_for_fault_injection()[lease.page] ^= 1;
+  EXPECT_EQ(pool_->check_conservation(*stream_).code(), StatusCode::kCorruption);
+  pool_->mutable_tags_for_fault_injection()[lease.page] ^= 1;
+  pool_->mutable_owners_for_fault_injection()[0] = 3;
+  EXPECT_EQ(pool_->check_conservation(*stream_).code(), StatusCode::kCorruption);
+  pool_->mutable_owners_for_fault_injection()[0] = 0;
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, AuditFindsALostFree) {
+  make(3);
+  const Lease kept = take(0);
+  const Lease lost = take(1);
+  EXPECT_TRUE(pool_->audit(*stream_, std::vector<Lease>{kept, lost}).ok());
+  EXPECT_EQ(pool_->audit(*stream_, std::vector<Lease>{kept}).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->audit(*stream_, std::vector<Lease>{kept, lost, lost}).code(), StatusCode::kCorruption);
+  ASSERT_TRUE(pool_->release(*stream_, lost).ok());
+  EXPECT_EQ(pool_->audit(*stream_, std::vector<Lease>{kept, lost}).code(), StatusCode::kCorruption);
+  EXPECT_TRUE(pool_->audit(*stream_, std::vector<Lease>{kept}).ok());
+}
+
+TEST_F(PagePoolTest, InjectedAllocationFailureHasNoEffect) {
+  make(4);
+  for (std::int64_t n = 1; n <= 4; ++n) {
+    pool_->fail_nth_allocation_for_fault_injection(n);
+    std::vector<Lease> taken;
+    int failures = 0;
+    for (int i = 0; i < 4; ++i) {
+      auto lease = pool_->allocate(*stream_, owner_of_sequence(1), i);
+      if (lease.has_value()) {
+        taken.push_back(*lease);
+      } else {
+        EXPECT_EQ(lease.error().code(), StatusCode::kResourceExhausted);
+        EXPECT_EQ(i + 1, n);
+        ++failures;
+      }
+      expect_sound();
+    }
+    EXPECT_EQ(failures, 1);
+    for (const Lease& lease : taken) EXPECT_TRUE(pool_->release(*stream_, lease).ok());
+    EXPECT_EQ(pool_->counts(), counts(4, 0, 0, 0));
+  }
+}
+
+TEST_F(PagePoolTest, FailsCleanlyWithoutDeviceMemory) {
+  const ops::KvLayout layout = ops::gqa_kv_layout(ops::KvFormat::kBF16, 2, 4, 2, 8);
+  for (std::int64_t n = 1; n <= 2; ++n) {
+    tests::FailingBackend failing(*backend_);
+    failing.fail_nth_allocation(n);
+    const auto made = PagePool::create(failing, *stream_, layout, 8);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_TRUE(failing.failed());
+    EXPECT_EQ(made.error().code(), StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(PagePool::create(*backend_, *stream_, layout, 0).error().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(PagePool::create(*backend_, *stream_, layout, std::int64_t{1} << 40).error().code(),
+            StatusCode::kOutOfRange);
+}
+
+using PagePoolDeathTest = PagePoolTest;
+
+TEST_F(PagePoolDeathTest, MisuseAborts) {
+  make(2);
+  const Lease lease = take();
+  const Lease other = take(1);
+  pool_->share(*stream_, other);
+  ASSERT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_DEATH(pool_->share(*stream_, lease), "check failed");
+  EXPECT_DEATH(pool_->set_cached(*stream_, other, owner_of_chain(1)), "old owner");
+  EXPECT_DEATH(pool_->quarantine(*stream_, 3, "no such page"), "page 3");
+  EXPECT_DEATH(pool_->quarantine(*stream_, ops::kNullPage, "null page"), "page 0");
+}
+
+}  // namespace
+}  // namespace tessera::kv_cache
