@@ -9,6 +9,7 @@
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/weights/checkpoint.h"
 
 namespace tessera::weights {
@@ -41,10 +42,10 @@ base::Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem:
       if (bytes.has_value()) bytes = base::checked_mul(*bytes, extent);
     }
     const std::optional<std::int64_t> end = bytes.has_value() ? base::checked_add(offset, *bytes) : std::nullopt;
-    if (!end.has_value()) {
-      return base::failure(
-          base::out_of_range(fmt::format("{}: tensor {}: shape {} is negative or overflows", path.filename().string(),
-                                         quote_name(declaration.name), shape_text(declaration.shape))));
+    if (!end.has_value() || std::ssize(declaration.shape) > base::limits::kTensorRankMax) {
+      return base::failure(base::out_of_range(
+          fmt::format("{}: tensor {}: shape {} is negative, overflows or has too many dimensions",
+                      path.filename().string(), quote_name(declaration.name), shape_text(declaration.shape))));
     }
     if (declaration.name.empty() || header.contains(declaration.name)) {
       return base::failure(base::invalid_argument(fmt::format("{}: tensor {}: empty, reserved or duplicate name",

@@ -27,8 +27,8 @@ struct TensorDeclaration {
 class SafetensorsWriter {
  public:
   // Writes the header to `path`.partial. Refuses what a reader would refuse: empty or duplicate names, negative
-  // extents, sizes that overflow. The header is padded so that the data begins at a multiple of 8 bytes; declare wide
-  // dtypes first to keep every tensor aligned.
+  // extents, too many of them, sizes that overflow. The header is padded so that the data begins at a multiple of 8
+  // bytes; declare wide dtypes first to keep every tensor aligned.
   static base::Result<SafetensorsWriter> create(const std::filesystem::path& path,
                                                 std::vector<TensorDeclaration> tensors);
   // The bytes of the next tensor in the order of declaration, whose name and size must match.
