@@ -21,7 +21,7 @@ namespace tessera::kv_cache {
 namespace {
 
 constexpr std::int32_t kPageSize = 2;
-constexpr std::int64_t kPages = 12;
+constexpr std::int64_t kPages = 20;
 
 // A chain of whole pages, each named by the one token that fills it.
 using Chain = std::vector<std::int32_t>;
@@ -150,43 +150,39 @@ class Comparison {
 
   void step(const Step& step) {
     const auto [kind, a, b] = step;
-    switch (kind % 11) {
+    // Weighted so that the pool is neither always full nor always empty, and the cache holds several leaves.
+    switch (kind % 16) {
       case 0:
       case 1:
       case 2:
+      case 3:
         start(a, b);
         break;
-      case 3:
+      case 4:
+      case 5:
+      case 6:
         insert(a);
         break;
-      case 4:
+      case 7:
+      case 8:
+      case 9:
+      case 10:
         finish(a);
         break;
-      case 5:
+      case 11:
         fork(a);
         break;
-      case 6:
-        RC_ASSERT(cache_->evict(b % 4) == model_.evict(b % 4));
+      case 12:
+        RC_ASSERT(cache_->evict(b % 3) == model_.evict(b % 3));
         break;
-      case 7:
+      case 13:
         quarantine(a, b);
         break;
-      case 8: {
-        const PageId page = 1 + a % kPages;
-        pool_->fence(*stream_, page);
-        const auto it = model_.pages.find(page);
-        if (it != model_.pages.end() && it->second.quarantined && it->second.cause == QuarantineCause::kWriteInFlight) {
-          model_.pages.erase(it);
-        }
+      case 14:
+        fence();
+        drop(a, b);
         break;
-      }
-      case 9: {
-        const PageId page = 1 + a % kPages;
-        cache_->drop(page);
-        model_.drop(page);
-        break;
-      }
-      case 10:
+      case 15:
         free_again(a);
         break;
     }
@@ -287,10 +283,27 @@ class Comparison {
     sequences_.push_back(std::move(copy));
   }
 
-  void quarantine(std::uint16_t a, std::uint16_t b) {
-    if (b % 4 != 0) return;  // Or all pages would soon be there.
+  void fence() {
+    for (PageId page = 1; page <= kPages; ++page) {
+      pool_->fence(*stream_, page);
+      const auto it = model_.pages.find(page);
+      if (it != model_.pages.end() && it->second.quarantined && it->second.cause == QuarantineCause::kWriteInFlight) {
+        model_.pages.erase(it);
+      }
+    }
+  }
+
+  void drop(std::uint16_t a, std::uint16_t b) {
+    if (b % 4 != 0) return;
     const PageId page = 1 + a % kPages;
-    const QuarantineCause cause = b % 8 == 0 ? QuarantineCause::kFailedCheck : QuarantineCause::kWriteInFlight;
+    cache_->drop(page);
+    model_.drop(page);
+  }
+
+  void quarantine(std::uint16_t a, std::uint16_t b) {
+    const PageId page = 1 + a % kPages;
+    // Rarely for good, or all pages would soon be there.
+    const QuarantineCause cause = b % 16 == 0 ? QuarantineCause::kFailedCheck : QuarantineCause::kWriteInFlight;
     pool_->quarantine(*stream_, page, "model test", cause);
     model_.quarantine(page, cause);
   }
