@@ -87,6 +87,7 @@ class SendHandoff {
   std::optional<Chunk> next_chunk(std::int32_t chunk_pages_max) const;
   // It went out, with these digests.
   void chunk_sent(const Chunk& chunk, std::span<const std::uint64_t> digests);
+  // Every layer is ready, and all of its wanted pages went out.
   bool all_sent() const;
   std::uint64_t combined_digest() const { return combined_digest_; }
   // kSending -> kAwaitingCommit; all must be sent.

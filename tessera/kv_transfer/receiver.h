@@ -55,17 +55,22 @@ struct HandoffCommitted {
   HandoffStatistics statistics;
 };
 
+struct PageToQuarantine {
+  kv_cache::PageId page = 0;
+  kv_cache::QuarantineCause cause = kv_cache::QuarantineCause::kWriteInFlight;
+};
+
 struct HandoffAborted {
   HandoffKey key;
   base::Status status;
-  // To be quarantined, for `cause`, before the leases are released. Empty when no page was given yet, or when the peer
-  // itself said that it will send nothing more.
-  std::vector<kv_cache::PageId> quarantine;
-  kv_cache::QuarantineCause cause = kv_cache::QuarantineCause::kWriteInFlight;
+  // To be quarantined, each for its cause, before the leases are released: the pages that failed a check, and, while
+  // the peer may still write, all that it was to fill. Empty when no page was given yet, or when the peer is gone or
+  // said itself that it will send nothing more.
+  std::vector<PageToQuarantine> quarantine;
   std::optional<ops::RowVerdict> verdict;  // Set when a page failed its tag check.
 };
 
-// No write of the peer to these pages can come any more.
+// No write of the peer to these pages can come any more: those that its HandoffAborted listed for kWriteInFlight.
 struct HandoffFenced {
   HandoffKey key;
   std::vector<kv_cache::PageId> pages;

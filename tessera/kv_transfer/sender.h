@@ -51,6 +51,8 @@ struct HandoffRequest {
 
 enum class SendOutcome : std::uint8_t { kDone, kAborted };
 
+// An abort after everything was sent does not prove that the receiver did not commit (its answer may be lost): whether
+// the sequence runs is for the receiving engine to say.
 struct SendEvent {
   HandoffId id = 0;
   SendOutcome outcome = SendOutcome::kAborted;

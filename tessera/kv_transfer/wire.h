@@ -54,7 +54,7 @@ struct Header {
   HandoffId handoff = 0;  // 0 in Hello, and in a Reject of the whole session.
 };
 
-// Sender to receiver, and back as the answer: may the two hand over pages at all? (HelloCheck says.)
+// Sender to receiver, and back as the answer: may the two hand over pages at all? See check_compatible.
 struct Hello {
   ops::KvLayout layout;           // Of the one who says hello: the sender's source, the receiver's target.
   std::uint32_t shard_index = 0;  // Which rank of its engine, of how many.
@@ -131,6 +131,10 @@ std::expected<Message, ParseError> parse(std::span<const std::byte> bytes);
 // header.type is taken from the body. Texts that are too long are cut; a blob or model digest that is too long is a
 // programmer's error.
 std::vector<std::byte> encode(SessionId session, HandoffId handoff, const Body& body);
+
+// Whether a sender and a receiver that said these hellos can hand over pages: the same model, shards, layers, page size
+// and parts, a conversion that exists, and messages large enough for one page. invalid_argument, naming the difference.
+base::Status check_compatible(const Hello& sender, const Hello& receiver);
 
 // PageData is filled in place, so that images are copied from the device straight into the message: make, fill digests
 // and images, seal.
