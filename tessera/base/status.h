@@ -84,12 +84,12 @@ inline std::unexpected<Status> failure(Status status) { return std::unexpected<S
 
 namespace tessera::base::detail {
 
-// Converts to whatever the enclosing function returns.
+// Converts, implicitly as a return statement needs it, to whatever the enclosing function returns.
 struct StatusReturn {
   Status status;
-  operator Status() && { return std::move(status); }
+  operator Status() && { return std::move(status); }  // NOLINT(google-explicit-constructor)
   template <typename T>
-  operator std::expected<T, Status>() && {
+  operator std::expected<T, Status>() && {  // NOLINT(google-explicit-constructor)
     return std::unexpected<Status>(std::move(status));
   }
 };
