@@ -156,7 +156,9 @@ TEST(BannedConstructsCanary, FindsEach) {
 TEST(FileNameCanary, WantsNamesThatSaySomething) {
   EXPECT_THAT(check_file_name({"tessera/ops/string_utils.cc", ""}), SizeIs(1));
   EXPECT_THAT(check_file_name({"tessera/ops/PagePool.h", ""}), SizeIs(1));
+  EXPECT_THAT(check_file_name({"tessera/ops/page-pool.h", ""}), SizeIs(1));
   EXPECT_THAT(check_file_name({"tessera/ops/page_pool.h", ""}), IsEmpty());
+  EXPECT_THAT(check_file_name({"tessera/ops/page_pool-inl.h", ""}), IsEmpty());
 }
 
 TEST(RegisteredCanary, FindsWhatIsCompiledIntoNothing) {

@@ -1,4 +1,6 @@
 // The table of one target. A kernels_*.cc names the target and includes this.
+#pragma once
+
 #include "tessera/backends/cpu/simd/attention-inl.h"
 #include "tessera/backends/cpu/simd/elementwise-inl.h"
 #include "tessera/backends/cpu/simd/linear-inl.h"
