@@ -96,6 +96,7 @@ class SendHandoff {
   base::Status done();
   // To kAborted, from any state that is not terminal. False, and no change, in a terminal one.
   bool abort(base::Status reason);
+  base::Nanoseconds deadline() const { return deadline_; }
   bool expired(base::Nanoseconds now) const { return !terminal() && now >= deadline_; }
 
  private:
@@ -144,6 +145,7 @@ class ReceiveHandoff {
   // kVerifying -> kCommitted.
   void committed();
   bool abort(base::Status reason);
+  base::Nanoseconds deadline() const { return deadline_; }
   bool expired(base::Nanoseconds now) const { return !terminal() && now >= deadline_; }
 
  private:

@@ -35,6 +35,8 @@ inline constexpr std::int64_t kModelDigestBytesMax = 128;
 inline constexpr std::int64_t kReasonBytesMax = 512;
 // The request blob of an offer: mostly the prompt's token ids, 4 bytes each.
 inline constexpr std::int64_t kBlobBytesMax = 64 << 20;
+// An offer without a blob.
+inline constexpr std::int64_t kOfferBytesMin = kHeaderBytes + 28;
 
 enum class MessageType : std::uint16_t {
   kHello = 1,

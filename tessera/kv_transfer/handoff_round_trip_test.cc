@@ -1,0 +1,136 @@
+// Handoffs that nothing disturbs: what arrives is, to the bit, what quantizing the source directly gives.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tests/support/handoff_pair.h"
+
+namespace tessera::kv_transfer {
+namespace {
+
+using tests::HandoffPair;
+using tests::HandoffPairOptions;
+using tests::kDecodePeer;
+using tests::kHandoffHeadDim;
+using tests::kHandoffKvHeads;
+using tests::kHandoffLayers;
+using tests::kHandoffPageSize;
+using tests::kPrefillPeer;
+using tests::Lease;
+
+// The formula of KvWriteParams, written again.
+void quantize(const std::byte* source, std::vector<std::uint8_t>& data, std::vector<std::uint16_t>& scales) {
+  data.clear();
+  scales.clear();
+  for (int head = 0; head < kHandoffKvHeads; ++head) {
+    std::vector<float> x;
+    float largest = 0.0f;
+    for (int e = 0; e < kHandoffHeadDim; ++e) {
+      base::BF16 value;
+      std::memcpy(&value, source + 2 * (head * kHandoffHeadDim + e), 2);
+      x.push_back(base::to_float(value));
+      largest = std::max(largest, std::abs(x.back()));
+    }
+    const base::BF16 scale = largest == 0.0f ? base::to_bf16(1.0f) : base::to_bf16_round_up(largest / base::kF8E4M3Max);
+    scales.push_back(scale.bits);
+    for (const float value : x) data.push_back(base::to_f8e4m3(value / base::to_float(scale)).bits);
+  }
+}
+
+// The decode pages hold the quantized source from token `first` on, and their unused slots are untouched.
+void expect_quantized(HandoffPair& pair, const std::vector<Lease>& from, const std::vector<Lease>& to,
+                      std::int32_t kv_len, std::int32_t first = 0) {
+  const ops::KvCacheView& cache = pair.decode_pool->cache();
+  const std::size_t width = kHandoffKvHeads * kHandoffHeadDim;
+  std::vector<std::uint8_t> data;
+  std::vector<std::uint16_t> scales;
+  for (int layer = 0; layer < kHandoffLayers; ++layer) {
+    for (int part = 0; part < 2; ++part) {
+      for (std::int32_t p = first; p < std::ssize(to) * kHandoffPageSize; ++p) {
+        const kv_cache::PageId page = to[static_cast<std::size_t>(p / kHandoffPageSize)].page;
+        const std::int64_t slot = p % kHandoffPageSize;
+        const std::byte* found = cache.page_data(layer, part, page) + slot * static_cast<std::int64_t>(width);
+        const std::byte* found_scales = cache.page_scales(layer, part, page) + slot * 2 * kHandoffKvHeads;
+        if (p < kv_len) {
+          quantize(pair.source_row(from, layer, part, p), data, scales);
+        } else {
+          data.assign(width, 0x7f);
+          scales.assign(kHandoffKvHeads, 0xffff);
+        }
+        ASSERT_EQ(std::memcmp(found, data.data(), width), 0) << "layer " << layer << " part " << part << " token " << p;
+        ASSERT_EQ(std::memcmp(found_scales, scales.data(), 2 * kHandoffKvHeads), 0)
+            << "layer " << layer << " part " << part << " token " << p;
+      }
+    }
+  }
+}
+
+class RoundTrip : public ::testing::TestWithParam<std::int32_t> {};
+
+TEST_P(RoundTrip, EqualsDirectQuantization) {
+  const std::int32_t kv_len = GetParam();
+  HandoffPair pair;
+  const std::vector<Lease> source = pair.prefill(kv_len);
+  // The sender's engine keeps its pages beyond the handoff here, so that they can be compared.
+  for (const Lease& lease : source) pair.prefill_pool->share(*pair.stream, lease);
+  const HandoffId id = pair.offer(source, kv_len);
+  pair.run_out();
+  const HandoffKey key{kPrefillPeer, id};
+  ASSERT_TRUE(pair.committed.contains(key)) << pair.send_events[id].status.to_string();
+  ASSERT_EQ(pair.send_events.at(id).outcome, SendOutcome::kDone);
+  EXPECT_EQ(pair.offers.at(key).kv_len, kv_len);
+  EXPECT_EQ(pair.offers.at(key).blob, (std::vector<std::byte>{std::byte{1}, std::byte{2}, std::byte{1}}));
+  expect_quantized(pair, source, pair.receiving.at(key), kv_len);
+
+  const std::int64_t pages = (kv_len + 63) / 64;
+  for (const HandoffStatistics& s : {pair.send_events.at(id).statistics, pair.committed.at(key).statistics}) {
+    EXPECT_EQ(s.pages, pages);
+    EXPECT_EQ(s.pages_cached, 0);
+    EXPECT_EQ(s.bytes_before, pages * pair.prefill_pool->layout().page_bytes());
+    EXPECT_EQ(s.bytes_after, pages * pair.decode_pool->layout().page_bytes());
+  }
+  for (const Lease& lease : source) EXPECT_TRUE(pair.prefill_pool->release(*pair.stream, lease).ok());
+  pair.expect_balance();
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, RoundTrip, ::testing::Values(1, 63, 64, 65, 200));
+
+TEST(PartialRoundTrip, OnlyWhatTheReceiverDoesNotHaveIsSent) {
+  for (const std::int32_t kv_len : {200, 192}) {
+    for (const std::size_t cached_pages : {1u, 2u, 3u}) {
+      HandoffPair pair;
+      pair.on_offer = tests::OnOffer::kWait;
+      const std::vector<Lease> source = pair.prefill(kv_len);
+      for (const Lease& lease : source) pair.prefill_pool->share(*pair.stream, lease);
+      const HandoffId id = pair.offer(source, kv_len);
+      pair.steps(5);
+      const HandoffKey key{kPrefillPeer, id};
+      std::vector<Lease> cached;
+      for (std::size_t j = 0; j < cached_pages; ++j) {
+        cached.push_back(
+            *pair.decode_pool->allocate(*pair.stream, kv_cache::owner_of_chain(77), static_cast<std::int32_t>(j)));
+        pair.decode_pool->share(*pair.stream, cached.back());  // Somebody else's too: not to be written.
+        pair.poison(cached.back().page);
+      }
+      pair.accept(key, cached);
+      pair.run_out();
+      ASSERT_TRUE(pair.committed.contains(key)) << pair.aborted[key].status.to_string();
+      EXPECT_EQ(pair.committed.at(key).statistics.pages, (kv_len + 63) / 64 - static_cast<int>(cached_pages));
+      EXPECT_EQ(pair.send_events.at(id).statistics.pages_cached, static_cast<std::int64_t>(cached_pages));
+      expect_quantized(pair, source, pair.receiving.at(key), kv_len,
+                       static_cast<std::int32_t>(cached_pages) * kHandoffPageSize);
+      for (const Lease& lease : cached) {  // Still as it was.
+        EXPECT_EQ(*pair.decode_pool->cache().page_data(0, 0, lease.page), std::byte{0x7f});
+        EXPECT_TRUE(pair.decode_pool->release(*pair.stream, lease).ok());
+      }
+      for (const Lease& lease : source) EXPECT_TRUE(pair.prefill_pool->release(*pair.stream, lease).ok());
+      pair.expect_balance();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::kv_transfer

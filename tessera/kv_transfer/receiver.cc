@@ -1,0 +1,526 @@
+#include "tessera/kv_transfer/receiver.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/check.h"
+#include "tessera/base/logging.h"
+#include "tessera/kv_cache/page_table.h"
+#include "tessera/kv_cache/verifier.h"
+
+namespace tessera::kv_transfer {
+
+struct Receiver::Impl {
+  struct Session {
+    SessionId id = 0;
+    ops::KvLayout source;
+  };
+
+  struct Live {
+    ReceiveHandoff machine;
+    SessionId session = 0;
+    std::vector<kv_cache::Lease> leases;  // Once accepted.
+    bool accept_unsent = false;           // The transport was full.
+    base::Nanoseconds started{0};
+    std::int64_t source_page_bytes = 0;
+  };
+
+  // A handoff that was aborted here, until the peer has said that it sends no more of it.
+  struct Ending {
+    SessionId session = 0;
+    base::Status reason;
+    std::vector<kv_cache::PageId> unfenced;
+    base::Nanoseconds next_send{0};
+  };
+
+  // How a handoff ended, to answer its sender's repeated messages.
+  struct Ended {
+    HandoffKey key;
+    SessionId session = 0;
+    wire::Body answer;
+  };
+
+  ops::Backend& backend;
+  ops::Stream& stream;
+  const kv_cache::PagePool& pool;
+  Endpoint& endpoint;
+  const base::Clock& clock;
+  const ReceiverOptions options;
+  std::unique_ptr<kv_cache::Verifier> verifier;
+  std::unique_ptr<kv_cache::PageTable> table;
+  ops::Buffer images;   // [chunk_pages_max, page_layer_bytes]
+  ops::Buffer digests;  // [chunk_pages_max]
+  std::map<PeerId, Session> sessions;
+  std::map<HandoffKey, Live> live;
+  std::map<HandoffKey, Ending> endings;
+  std::deque<Ended> ended;  // The last few, oldest first.
+  std::vector<ReceiveEvent> events;
+  std::int64_t malformed = 0;
+  // Host staging of one chunk's writes, reused.
+  std::vector<std::int32_t> token_rows;
+  std::vector<std::int32_t> token_positions;
+  std::vector<std::int64_t> slot_mapping;
+
+  Impl(ops::Backend& backend_in, ops::Stream& stream_in, const kv_cache::PagePool& pool_in, Endpoint& endpoint_in,
+       const base::Clock& clock_in, const ReceiverOptions& options_in)
+      : backend(backend_in),
+        stream(stream_in),
+        pool(pool_in),
+        endpoint(endpoint_in),
+        clock(clock_in),
+        options(options_in) {}
+
+  wire::Hello hello() const {
+    wire::Hello mine;
+    mine.layout = pool.layout();
+    mine.chunk_pages_max = options.chunk_pages_max;
+    mine.message_bytes_max = endpoint.message_bytes_max();
+    mine.model_digest = options.model_digest;
+    return mine;
+  }
+
+  bool send(PeerId peer, SessionId session, HandoffId handoff, const wire::Body& body) {
+    return endpoint.try_send(peer, wire::encode(session, handoff, body)) == SendResult::kSent;
+  }
+
+  Live* find(const HandoffKey& key) {
+    const auto it = live.find(key);
+    return it == live.end() ? nullptr : &it->second;
+  }
+
+  void remember(const HandoffKey& key, SessionId session, wire::Body answer) {
+    ended.push_back(Ended{key, session, std::move(answer)});
+    if (std::ssize(ended) > 4 * std::int64_t{options.handoffs_max}) ended.pop_front();
+  }
+
+  const Ended* find_ended(const HandoffKey& key, SessionId session) const {
+    const auto it = std::find_if(ended.rbegin(), ended.rend(),
+                                 [&](const Ended& e) { return e.key == key && e.session == session; });
+    return it == ended.rend() ? nullptr : &*it;
+  }
+
+  enum class PeerMayWrite : std::uint8_t { kYes, kNo };
+
+  // Ends a live handoff. `failed` are the pages that failed a check.
+  void abort(const HandoffKey& key, base::Status reason, PeerMayWrite may_write,
+             std::vector<kv_cache::PageId> failed = {}, std::optional<ops::RowVerdict> verdict = {}) {
+    const auto it = live.find(key);
+    Live& handoff = it->second;
+    HandoffAborted event{key, reason, {}, verdict};
+    for (const kv_cache::PageId page : failed) {
+      event.quarantine.push_back({page, kv_cache::QuarantineCause::kFailedCheck});
+    }
+    const base::Nanoseconds now = clock.now();
+    if (may_write == PeerMayWrite::kYes) {
+      Ending& ending = endings[key];
+      ending = Ending{handoff.session, reason, {}, now};
+      for (std::size_t j = static_cast<std::size_t>(handoff.machine.first_page()); j < handoff.leases.size(); ++j) {
+        const kv_cache::PageId page = handoff.leases[j].page;
+        if (std::ranges::find(failed, page) != failed.end()) continue;
+        ending.unfenced.push_back(page);
+        event.quarantine.push_back({page, kv_cache::QuarantineCause::kWriteInFlight});
+      }
+      resend_abort(key, ending, now);
+    }
+    const bool was_live = handoff.machine.abort(reason);
+    TESSERA_CHECK(was_live);
+    remember(key, handoff.session, wire::Abort{std::move(reason)});
+    live.erase(it);
+    events.emplace_back(std::in_place_type<HandoffAborted>, std::move(event));
+  }
+
+  void resend_abort(const HandoffKey& key, Ending& ending, base::Nanoseconds now) {
+    if (now < ending.next_send) return;
+    if (send(key.peer, ending.session, key.id, wire::Abort{ending.reason})) {
+      ending.next_send = now + options.resend_interval;
+    }
+  }
+
+  void fence(std::map<HandoffKey, Ending>::iterator it) {
+    if (!it->second.unfenced.empty()) {
+      events.emplace_back(std::in_place_type<HandoffFenced>, it->first, std::move(it->second.unfenced));
+    }
+    endings.erase(it);
+  }
+
+  // The peer, or its last life, is gone: it writes nothing any more.
+  void end_peer(PeerId peer, const base::Status& reason) {
+    for (auto it = live.begin(); it != live.end();) {
+      const HandoffKey key = (it++)->first;
+      if (key.peer == peer) abort(key, reason, PeerMayWrite::kNo);
+    }
+    for (auto it = endings.begin(); it != endings.end();) {
+      const auto here = it++;
+      if (here->first.peer == peer) fence(here);
+    }
+    sessions.erase(peer);
+  }
+
+  void handle(const Envelope& envelope) {
+    const PeerId from = envelope.from;
+    const auto parsed = wire::parse(envelope.bytes);
+    if (!parsed.has_value()) {
+      ++malformed;
+      const wire::ParseError& error = parsed.error();
+      base::log().warn("handoff receiver: from peer {}: {}", from, error.status.message());
+      if (!error.has_header) return;
+      const HandoffKey key{from, error.header.handoff};
+      const Live* handoff = find(key);
+      if (handoff != nullptr && handoff->session == error.header.session) {
+        abort(key, error.status, PeerMayWrite::kYes);
+      } else if (error.header.type == wire::MessageType::kHello) {
+        send(from, error.header.session, 0, wire::Reject{error.status});
+      }
+      return;
+    }
+    const wire::Header& header = parsed->header;
+    const HandoffKey key{from, header.handoff};
+    if (const auto* theirs = std::get_if<wire::Hello>(&parsed->body)) {
+      handle_hello(from, header.session, *theirs);
+    } else if (std::holds_alternative<wire::AbortAck>(parsed->body)) {
+      const auto it = endings.find(key);
+      if (it != endings.end() && it->second.session == header.session) fence(it);
+    } else if (const auto session = sessions.find(from);
+               session == sessions.end() || session->second.id != header.session) {
+      send(from, header.session, 0, wire::Reject{base::unavailable("say hello first")});
+    } else if (const auto* offer = std::get_if<wire::Offer>(&parsed->body)) {
+      handle_offer(key, session->second, *offer);
+    } else if (const auto* said = std::get_if<wire::Abort>(&parsed->body)) {
+      // Who says Abort sends nothing afterwards: its word is the fence.
+      if (find(key) != nullptr) abort(key, said->reason, PeerMayWrite::kNo);
+      if (const auto it = endings.find(key); it != endings.end()) fence(it);
+      send(from, header.session, key.id, wire::AbortAck{});
+    } else if (const auto* data = std::get_if<wire::PageData>(&parsed->body)) {
+      if (Live* handoff = find(key); handoff != nullptr) handle_data(key, *handoff, *data);
+    } else if (const auto* commit = std::get_if<wire::Commit>(&parsed->body)) {
+      handle_commit(key, header.session, *commit);
+    } else if (find(key) != nullptr) {
+      abort(key, base::data_loss("a message that only receivers send"), PeerMayWrite::kYes);
+    }
+  }
+
+  void handle_hello(PeerId from, SessionId session, const wire::Hello& theirs) {
+    const auto known = sessions.find(from);
+    if (known != sessions.end() && known->second.id != session) {
+      end_peer(from, base::unavailable("the prefill engine was started again"));
+    }
+    const base::Status compatible = wire::check_compatible(theirs, hello());
+    if (!compatible.ok()) {
+      base::log().error("handoff receiver: refused peer {}: {}", from, compatible.message());
+      send(from, session, 0, wire::Reject{compatible});
+      return;
+    }
+    sessions[from] = Session{session, theirs.layout};
+    send(from, session, 0, hello());
+  }
+
+  void handle_offer(const HandoffKey& key, const Session& session, const wire::Offer& offer) {
+    if (key.id == 0) return;
+    if (const Live* handoff = find(key); handoff != nullptr) {  // Sent again: our answer may be lost.
+      if (!handoff->leases.empty()) send_accept(key);
+      return;
+    }
+    if (const Ended* end = find_ended(key, session.id); end != nullptr) {
+      send(key.peer, session.id, key.id, end->answer);
+      return;
+    }
+    base::Status refusal;
+    if (offer.kv_len > options.kv_len_max) {
+      refusal = base::out_of_range("handoff: " + std::to_string(offer.kv_len) + " tokens; the decode engine takes " +
+                                   std::to_string(options.kv_len_max));
+    } else if (offer.num_pages != base::ceil_div(offer.kv_len, pool.layout().page_size)) {
+      refusal = base::invalid_argument("handoff: " + std::to_string(offer.num_pages) + " pages for " +
+                                       std::to_string(offer.kv_len) + " tokens");
+    } else if (std::ssize(live) >= options.handoffs_max) {
+      refusal = base::resource_exhausted("handoff: " + std::to_string(live.size()) + " are going on");
+    }
+    if (!refusal.ok()) {
+      send(key.peer, session.id, key.id, wire::Reject{refusal});
+      remember(key, session.id, wire::Reject{std::move(refusal)});
+      return;
+    }
+    const base::Nanoseconds now = clock.now();
+    const base::Nanoseconds patience = std::min(options.timeout, base::Nanoseconds(offer.timeout_ns));
+    const HandoffShape shape{offer.kv_len, offer.num_pages, pool.layout().num_layers};
+    Live handoff{ReceiveHandoff(shape, offer.digest_key, now + patience),
+                 session.id,
+                 {},
+                 false,
+                 now,
+                 session.source.page_bytes()};
+    live.emplace(key, std::move(handoff));
+    OfferReceived event;
+    event.key = key;
+    event.kv_len = offer.kv_len;
+    event.blob.assign(offer.blob.begin(), offer.blob.end());
+    events.emplace_back(std::in_place_type<OfferReceived>, std::move(event));
+  }
+
+  void send_accept(const HandoffKey& key) {
+    Live& handoff = live.at(key);
+    handoff.accept_unsent = !send(key.peer, handoff.session, key.id, wire::Accept{handoff.machine.first_page()});
+  }
+
+  // Checks the handoff's pages, its writes of this step being the tokens staged in token_positions.
+  kv_cache::CheckedPages check(const Live& handoff, const kv_cache::RowExpectation& row) {
+    table->set_row(stream, 0, handoff.leases);
+    kv_cache::CheckInput input;
+    input.records = pool.records();
+    input.page_size = pool.layout().page_size;
+    input.page_table = table->device();
+    input.max_pages_per_row = table->pages_per_row_max();
+    input.rows = std::span(&row, 1);
+    input.token_rows = token_rows;
+    input.token_positions = token_positions;
+    input.slot_mapping = slot_mapping;
+    return verifier->check_before(stream, input);
+  }
+
+  kv_cache::RowExpectation expectation(const Live& handoff) const {
+    return {handoff.leases, handoff.machine.shape().kv_len, handoff.machine.first_page() * pool.layout().page_size};
+  }
+
+  void stage_writes(const Live& handoff, const Chunk& chunk) {
+    const std::int32_t page_size = pool.layout().page_size;
+    token_positions.clear();
+    slot_mapping.clear();
+    const std::int32_t end = std::min((chunk.first_page + chunk.num_pages) * page_size, handoff.machine.shape().kv_len);
+    for (std::int32_t p = chunk.first_page * page_size; p < end; ++p) {
+      token_positions.push_back(p);
+      slot_mapping.push_back(std::int64_t{handoff.leases[static_cast<std::size_t>(p / page_size)].page} * page_size +
+                             p % page_size);
+    }
+    token_rows.assign(token_positions.size(), 0);
+  }
+
+  // Ends a handoff whose pages failed their tag check.
+  void abort_unverified(const HandoffKey& key, const Live& handoff, const ops::RowVerdict& verdict) {
+    std::vector<kv_cache::PageId> failed;
+    if (verdict.logical_page >= 0 && verdict.logical_page < std::ssize(handoff.leases)) {
+      failed.push_back(handoff.leases[static_cast<std::size_t>(verdict.logical_page)].page);
+    }
+    abort(key,
+          base::corruption("KV page check failed while receiving: checks " + std::to_string(verdict.failed_checks) +
+                           ", logical page " + std::to_string(verdict.logical_page)),
+          PeerMayWrite::kYes, std::move(failed), verdict);
+  }
+
+  void handle_data(const HandoffKey& key, Live& handoff, const wire::PageData& data) {
+    const ops::KvLayout& layout = pool.layout();
+    const Chunk chunk{data.layer, data.first_page, data.num_pages};
+    if (data.page_bytes != layout.page_layer_bytes() || data.num_pages > options.chunk_pages_max) {
+      abort(key, base::data_loss("page data of another shape than was agreed"), PeerMayWrite::kYes);
+      return;
+    }
+    std::vector<std::uint64_t> sent;
+    for (std::int32_t i = 0; i < chunk.num_pages; ++i) sent.push_back(data.digest(i));
+    const auto kind = handoff.machine.classify(chunk, sent);
+    if (!kind.has_value()) {
+      abort(key, kind.error(), PeerMayWrite::kYes);
+      return;
+    }
+    if (*kind == ReceiveHandoff::ChunkKind::kDuplicate) return;
+
+    backend.copy_to_device(stream, images.data(), data.images.data(), std::ssize(data.images));
+    stage_writes(handoff, chunk);
+    const kv_cache::RowExpectation row = expectation(handoff);
+    const kv_cache::CheckedPages checked = check(handoff, row);
+    ops::ScatterPagesParams scatter{checked.slots, pool.cache()};
+    scatter.layer = chunk.layer;
+    scatter.images = images.data();
+    backend.scatter_pages(stream, scatter);
+    ops::DigestPagesParams digest{checked.pages, pool.cache()};
+    digest.layer = chunk.layer;
+    digest.row = 0;
+    digest.first_page = chunk.first_page;
+    digest.num_pages = chunk.num_pages;
+    digest.digest_key = handoff.machine.digest_key();
+    digest.digests = digests.as<std::uint64_t>();
+    backend.digest_pages(stream, digest);
+    std::vector<std::uint64_t> found(sent.size());
+    backend.copy_to_host(stream, found.data(), digest.digests, chunk.num_pages * 8);
+    verifier->check_after(stream);
+    const ops::RowVerdict verdict = verifier->read_verdicts(stream)[0];
+    if (verdict.failed_checks != 0) {
+      abort_unverified(key, handoff, verdict);
+      return;
+    }
+    const base::Status stored = handoff.machine.stored(chunk, sent, found);
+    if (stored.ok()) return;
+    std::vector<kv_cache::PageId> failed;
+    for (std::int32_t i = 0; i < chunk.num_pages; ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      if (sent[k] != found[k]) failed.push_back(handoff.leases[static_cast<std::size_t>(chunk.first_page) + k].page);
+    }
+    abort(key, stored, PeerMayWrite::kYes, std::move(failed));
+  }
+
+  void handle_commit(const HandoffKey& key, SessionId session, const wire::Commit& commit) {
+    if (Live* handoff = find(key); handoff != nullptr) {
+      const base::Status noted = handoff->machine.commit(commit.combined_digest);
+      if (!noted.ok()) abort(key, noted, PeerMayWrite::kYes);
+      return;
+    }
+    if (const Ended* end = find_ended(key, session); end != nullptr) {
+      send(key.peer, session, key.id, end->answer);
+    } else {
+      send(key.peer, session, key.id, wire::Abort{base::not_found("handoff: unknown to the decode engine")});
+    }
+  }
+
+  // The last check, over all pages: what came in the meantime (an eviction of the cached prefix that should not have
+  // been possible, say) is found here.
+  void finish(const HandoffKey& key, Live& handoff) {
+    token_rows.clear();
+    token_positions.clear();
+    slot_mapping.clear();
+    const kv_cache::RowExpectation row = expectation(handoff);
+    check(handoff, row);
+    const ops::RowVerdict verdict = verifier->read_verdicts(stream)[0];
+    if (verdict.failed_checks != 0) {
+      abort_unverified(key, handoff, verdict);
+      return;
+    }
+    if (const base::Status verified = handoff.machine.verify(); !verified.ok()) {
+      abort(key, verified, PeerMayWrite::kYes);
+      return;
+    }
+    handoff.machine.committed();
+    HandoffCommitted event{key, {}};
+    event.statistics.pages_cached = handoff.machine.first_page();
+    event.statistics.pages = handoff.machine.shape().num_pages - handoff.machine.first_page();
+    event.statistics.bytes_before = event.statistics.pages * handoff.source_page_bytes;
+    event.statistics.bytes_after = event.statistics.pages * pool.layout().page_bytes();
+    event.statistics.duration = clock.now() - handoff.started;
+    // When the transport is full, the sender says Commit again and gets the remembered answer.
+    send(key.peer, handoff.session, key.id, wire::Done{});
+    remember(key, handoff.session, wire::Done{});
+    live.erase(key);
+    events.emplace_back(std::in_place_type<HandoffCommitted>, event);
+  }
+
+  bool tick() {
+    bool worked = false;
+    std::int32_t messages = 0;
+    for (; messages < options.messages_per_tick; ++messages) {
+      const std::optional<Envelope> envelope = endpoint.poll();
+      if (!envelope.has_value()) break;
+      handle(*envelope);
+      worked = true;
+    }
+    if (messages < options.messages_per_tick) end_gone_peers();
+    const base::Nanoseconds now = clock.now();
+    for (auto it = live.begin(); it != live.end();) {
+      const HandoffKey key = it->first;
+      Live& handoff = (it++)->second;
+      if (handoff.machine.ready_to_verify()) {
+        finish(key, handoff);
+        worked = true;
+      } else if (handoff.machine.expired(now)) {
+        abort(key,
+              base::Status(base::StatusCode::kDeadlineExceeded,
+                           std::string("handoff took too long; it was ") + receive_state_name(handoff.machine.state())),
+              PeerMayWrite::kYes);
+        worked = true;
+      } else if (handoff.accept_unsent) {
+        send_accept(key);
+      }
+    }
+    for (auto& [key, ending] : endings) resend_abort(key, ending, now);
+    return worked;
+  }
+
+  // Only when nothing of theirs is left to read: a peer may end right after its last message.
+  void end_gone_peers() {
+    std::vector<PeerId> gone;
+    for (const auto& [peer, session] : sessions) {
+      if (!endpoint.reachable(peer)) gone.push_back(peer);
+    }
+    for (const PeerId peer : gone) {
+      for (auto it = live.begin(); it != live.end();) {
+        const auto here = it++;
+        if (here->first.peer == peer && here->second.machine.ready_to_verify()) finish(here->first, here->second);
+      }
+      end_peer(peer, base::unavailable("the prefill engine is gone"));
+    }
+  }
+};
+
+base::Result<std::unique_ptr<Receiver>> Receiver::create(ops::Backend& backend, ops::Stream& stream,
+                                                         const kv_cache::PagePool& pool, Endpoint& endpoint,
+                                                         const base::Clock& clock, const ReceiverOptions& options) {
+  TESSERA_CHECK(options.kv_len_max >= 1 && options.chunk_pages_max >= 1 && options.messages_per_tick >= 1 &&
+                options.handoffs_max >= 1 && options.timeout.count() > 0 && options.resend_interval.count() > 0);
+  auto impl = std::make_unique<Impl>(backend, stream, pool, endpoint, clock, options);
+  const ops::KvLayout& layout = pool.layout();
+  const std::int64_t row_pages = base::ceil_div(options.kv_len_max, layout.page_size);
+  const std::int64_t chunk_tokens = std::int64_t{options.chunk_pages_max} * layout.page_size;
+  TESSERA_ASSIGN_OR_RETURN(impl->verifier, kv_cache::Verifier::create(backend, {1, row_pages, chunk_tokens}));
+  TESSERA_ASSIGN_OR_RETURN(impl->table, kv_cache::PageTable::create(backend, 1, row_pages));
+  TESSERA_ASSIGN_OR_RETURN(
+      impl->images, backend.allocate(options.chunk_pages_max * layout.page_layer_bytes(), "received page images"));
+  TESSERA_ASSIGN_OR_RETURN(impl->digests,
+                           backend.allocate(std::int64_t{options.chunk_pages_max} * 8, "received page digests"));
+  return std::unique_ptr<Receiver>(new Receiver(std::move(impl)));
+}
+
+Receiver::Receiver(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Receiver::~Receiver() = default;
+
+base::Status Receiver::accept(const HandoffKey& key, std::span<const kv_cache::Lease> leases,
+                              std::int32_t cached_pages) {
+  Impl::Live* handoff = impl_->find(key);
+  if (handoff == nullptr) return base::not_found("handoff " + std::to_string(key.id) + " is over");
+  const std::int32_t num_pages = handoff->machine.shape().num_pages;
+  TESSERA_CHECK(std::ssize(leases) == num_pages, std::to_string(leases.size()) + " leases");
+  TESSERA_CHECK(cached_pages >= 0 && cached_pages <= num_pages, std::to_string(cached_pages) + " cached pages");
+  handoff->machine.accept(cached_pages);
+  handoff->leases.assign(leases.begin(), leases.end());
+  impl_->send_accept(key);
+  return base::ok_status();
+}
+
+void Receiver::reject(const HandoffKey& key, base::Status reason) {
+  Impl::Live* handoff = impl_->find(key);
+  if (handoff == nullptr) return;
+  TESSERA_CHECK(handoff->machine.state() == ReceiveState::kOffered, "an accepted handoff is aborted, not rejected");
+  const SessionId session = handoff->session;
+  impl_->send(key.peer, session, key.id, wire::Reject{reason});
+  impl_->remember(key, session, wire::Reject{std::move(reason)});
+  impl_->live.erase(key);
+}
+
+void Receiver::abort(const HandoffKey& key, base::Status reason) {
+  if (impl_->find(key) != nullptr) impl_->abort(key, std::move(reason), Impl::PeerMayWrite::kYes);
+}
+
+bool Receiver::tick() { return impl_->tick(); }
+
+std::vector<ReceiveEvent> Receiver::take_events() { return std::exchange(impl_->events, {}); }
+
+std::int64_t Receiver::live() const { return std::ssize(impl_->live); }
+
+std::optional<base::Nanoseconds> Receiver::next_deadline() const {
+  std::optional<base::Nanoseconds> next;
+  const auto consider = [&next](base::Nanoseconds at) { next = next.has_value() ? std::min(*next, at) : at; };
+  for (const auto& [key, handoff] : impl_->live) consider(handoff.machine.deadline());
+  for (const auto& [key, ending] : impl_->endings) consider(ending.next_send);
+  return next;
+}
+
+std::optional<ReceiveState> Receiver::state(const HandoffKey& key) const {
+  const Impl::Live* handoff = impl_->find(key);
+  return handoff == nullptr ? std::nullopt : std::optional(handoff->machine.state());
+}
+
+std::int64_t Receiver::malformed_messages() const { return impl_->malformed; }
+
+std::int64_t Receiver::device_bytes() const {
+  return impl_->verifier->device_bytes() + impl_->table->device_bytes() + impl_->images.bytes() +
+         impl_->digests.bytes();
+}
+
+}  // namespace tessera::kv_transfer

@@ -1,0 +1,566 @@
+#include "tessera/kv_transfer/sender.h"
+
+#include <algorithm>
+#include <deque>
+#include <list>
+#include <random>
+#include <utility>
+
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/check.h"
+#include "tessera/base/logging.h"
+#include "tessera/kv_cache/page_table.h"
+#include "tessera/kv_cache/verifier.h"
+
+namespace tessera::kv_transfer {
+
+namespace {
+
+// Messages read in one tick: answers are few and small.
+constexpr int kMessagesPerTick = 256;
+
+std::uint64_t random_number() {
+  std::random_device device;
+  std::uint64_t number = 0;
+  while (number == 0) number = (static_cast<std::uint64_t>(device()) << 32) | device();
+  return number;
+}
+
+}  // namespace
+
+struct Sender::Impl {
+  // A chunk that was gathered, converted and digested.
+  struct Gathered {
+    HandoffId handoff = 0;
+    Chunk chunk;
+    std::vector<std::uint64_t> digests;
+    std::vector<std::byte> message;
+  };
+
+  enum class PeerState : std::uint8_t { kGreeting, kReady, kRefused };
+  struct Peer {
+    PeerState state = PeerState::kGreeting;
+    base::Status refusal;
+    base::Nanoseconds next_hello{0};
+    wire::Hello hello;              // Theirs, once kReady.
+    std::int32_t chunk_pages = 0;   // Of one message to them.
+    std::deque<Gathered> gathered;  // Waiting for room on the transport.
+  };
+
+  struct Live {
+    HandoffId id = 0;
+    PeerId peer = 0;
+    SendHandoff machine;
+    std::vector<kv_cache::Lease> leases;
+    std::vector<std::byte> blob;
+    base::Nanoseconds started{0};
+    base::Nanoseconds next_send{0};  // Of the control message that waits for an answer.
+  };
+
+  // A handoff that ended here and of which the peer has not confirmed that it knows.
+  struct Ending {
+    PeerId peer = 0;
+    base::Status reason;
+    base::Nanoseconds next_send{0};
+    base::Nanoseconds give_up{0};
+  };
+
+  ops::Backend& backend;
+  ops::Stream& stream;
+  const kv_cache::PagePool& pool;
+  Endpoint& endpoint;
+  const base::Clock& clock;
+  const SenderOptions options;
+  const SessionId session = random_number();
+  const std::uint64_t digest_key = random_number();
+  std::unique_ptr<kv_cache::Verifier> verifier;
+  std::unique_ptr<kv_cache::PageTable> table;
+  ops::Buffer images;   // [chunks_per_tick, chunk_pages, page_layer_bytes]; the source's format is never the smaller.
+  ops::Buffer digests;  // [chunks_per_tick, chunk_pages]
+  std::map<PeerId, Peer> peers;
+  std::list<Live> live;  // In the order of their offers, which is the order of service.
+  std::map<HandoffId, Ending> endings;
+  std::vector<SendEvent> events;
+  std::int64_t malformed = 0;
+
+  Impl(ops::Backend& backend_in, ops::Stream& stream_in, const kv_cache::PagePool& pool_in, Endpoint& endpoint_in,
+       const base::Clock& clock_in, const SenderOptions& options_in)
+      : backend(backend_in),
+        stream(stream_in),
+        pool(pool_in),
+        endpoint(endpoint_in),
+        clock(clock_in),
+        options(options_in) {}
+
+  wire::Hello hello() const {
+    wire::Hello mine;
+    mine.layout = pool.layout();
+    mine.chunk_pages_max = options.chunk_pages;
+    mine.message_bytes_max = endpoint.message_bytes_max();
+    mine.model_digest = options.model_digest;
+    return mine;
+  }
+
+  Live* find(HandoffId id) {
+    const auto it = std::ranges::find(live, id, &Live::id);
+    return it == live.end() ? nullptr : &*it;
+  }
+
+  bool send(PeerId peer, SessionId to_session, HandoffId handoff, const wire::Body& body) {
+    return endpoint.try_send(peer, wire::encode(to_session, handoff, body)) == SendResult::kSent;
+  }
+
+  HandoffStatistics statistics(const Live& handoff) const {
+    HandoffStatistics s;
+    s.duration = clock.now() - handoff.started;
+    const auto peer = peers.find(handoff.peer);
+    if (handoff.machine.state() == SendState::kOffered || peer == peers.end()) return s;
+    s.pages_cached = handoff.machine.first_page();
+    s.pages = handoff.machine.shape().num_pages - s.pages_cached;
+    s.bytes_before = s.pages * pool.layout().page_bytes();
+    s.bytes_after = s.pages * peer->second.hello.layout.page_bytes();
+    return s;
+  }
+
+  // Ends a live handoff, with its one event.
+  void end(Live& handoff, SendEvent event) {
+    TESSERA_CHECK(handoff.machine.terminal());
+    event.id = handoff.id;
+    if (const auto peer = peers.find(handoff.peer); peer != peers.end()) {
+      std::erase_if(peer->second.gathered, [&](const Gathered& g) { return g.handoff == handoff.id; });
+    }
+    events.push_back(std::move(event));
+    live.remove_if([&](const Live& other) { return &other == &handoff; });
+  }
+
+  enum class TellPeer : std::uint8_t { kYes, kNo };
+
+  void abort(Live& handoff, base::Status reason, TellPeer tell, std::optional<ops::RowVerdict> verdict = {}) {
+    SendEvent event;
+    event.statistics = statistics(handoff);
+    // Until the first Offer went out, the peer knows nothing.
+    const bool known = handoff.machine.state() != SendState::kOffered || handoff.next_send > base::Nanoseconds{0};
+    const bool ended = handoff.machine.abort(reason);
+    TESSERA_CHECK(ended);
+    event.outcome = SendOutcome::kAborted;
+    event.status = reason;
+    event.verdict = verdict;
+    if (tell == TellPeer::kYes && known) {
+      const base::Nanoseconds now = clock.now();
+      const HandoffId id = handoff.id;
+      endings[id] = Ending{handoff.peer, std::move(reason), now, now + options.timeout};
+      resend_abort(id, endings[id], now);
+    }
+    end(handoff, std::move(event));
+  }
+
+  void abort_peer(PeerId peer, const base::Status& reason, bool offered_too) {
+    for (auto it = live.begin(); it != live.end();) {
+      Live& handoff = *it++;
+      if (handoff.peer != peer) continue;
+      if (!offered_too && handoff.machine.state() == SendState::kOffered) {
+        handoff.next_send = base::Nanoseconds{0};
+      } else {
+        abort(handoff, reason, TellPeer::kNo);
+      }
+    }
+    std::erase_if(endings, [&](const auto& ending) { return ending.second.peer == peer; });
+  }
+
+  void resend_abort(HandoffId id, Ending& ending, base::Nanoseconds now) {
+    if (now < ending.next_send) return;
+    if (send(ending.peer, session, id, wire::Abort{ending.reason})) ending.next_send = now + options.resend_interval;
+  }
+
+  // What peers say.
+  void handle(const Envelope& envelope) {
+    const auto parsed = wire::parse(envelope.bytes);
+    if (!parsed.has_value()) {
+      ++malformed;
+      const wire::ParseError& error = parsed.error();
+      base::log().warn("handoff sender: from peer {}: {}", envelope.from, error.status.message());
+      if (!error.has_header || error.header.session != session) return;
+      Live* handoff = find(error.header.handoff);
+      if (handoff != nullptr && handoff->peer == envelope.from) abort(*handoff, error.status, TellPeer::kYes);
+      return;
+    }
+    const wire::Header& header = parsed->header;
+    if (std::holds_alternative<wire::Abort>(parsed->body)) {
+      // Whatever became of the handoff, and even of an earlier life of ours: nothing more of it will be sent.
+      Live* handoff = header.session == session ? find(header.handoff) : nullptr;
+      if (handoff != nullptr && handoff->peer == envelope.from) {
+        abort(*handoff, std::get<wire::Abort>(parsed->body).reason, TellPeer::kNo);
+      }
+      send(envelope.from, header.session, header.handoff, wire::AbortAck{});
+      return;
+    }
+    if (header.session != session) return;
+    if (header.handoff == 0) {
+      handle_session(envelope.from, parsed->body);
+      return;
+    }
+    if (std::holds_alternative<wire::AbortAck>(parsed->body)) {
+      const auto it = endings.find(header.handoff);
+      if (it != endings.end() && it->second.peer == envelope.from) endings.erase(it);
+      return;
+    }
+    Live* handoff = find(header.handoff);
+    if (handoff != nullptr && handoff->peer == envelope.from) handle_handoff(*handoff, parsed->body);
+  }
+
+  void handle_session(PeerId from, const wire::Body& body) {
+    const auto it = peers.find(from);
+    if (it == peers.end()) return;
+    Peer& peer = it->second;
+    if (const auto* theirs = std::get_if<wire::Hello>(&body)) {
+      if (peer.state != PeerState::kGreeting) return;  // A second answer to a hello that was sent again.
+      base::Status compatible = wire::check_compatible(hello(), *theirs);
+      if (compatible.ok() && theirs->layout.page_layer_bytes() > pool.layout().page_layer_bytes()) {
+        compatible = base::invalid_argument("handoff: a page is larger in the decode engine's format than in ours");
+      }
+      if (!compatible.ok()) {
+        refuse(from, peer, compatible);
+        return;
+      }
+      peer.state = PeerState::kReady;
+      peer.hello = *theirs;
+      const std::int64_t page_bytes = theirs->layout.page_layer_bytes();
+      const std::int64_t message_bytes = std::min(endpoint.message_bytes_max(), theirs->message_bytes_max);
+      const std::int64_t fitting = (message_bytes - wire::page_data_bytes(0, page_bytes)) / (page_bytes + 8);
+      peer.chunk_pages =
+          static_cast<std::int32_t>(std::min<std::int64_t>({options.chunk_pages, theirs->chunk_pages_max, fitting}));
+    } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
+      if (reject->reason.code() != base::StatusCode::kUnavailable) {
+        refuse(from, peer, reject->reason);
+      } else if (peer.state == PeerState::kReady) {
+        // It was started again: what it had of our handoffs is lost; those that it has not answered can still go.
+        peer.state = PeerState::kGreeting;
+        peer.next_hello = base::Nanoseconds{0};
+        abort_peer(from, base::unavailable("the decode engine was started again"), false);
+      }
+    }
+  }
+
+  void refuse(PeerId id, Peer& peer, const base::Status& reason) {
+    base::log().error("handoff sender: peer {} refused: {}", id, reason.message());
+    peer.state = PeerState::kRefused;
+    peer.refusal = reason;
+    abort_peer(id, reason, true);
+  }
+
+  void handle_handoff(Live& handoff, const wire::Body& body) {
+    if (const auto* accept = std::get_if<wire::Accept>(&body)) {
+      const bool repeated = handoff.machine.state() != SendState::kOffered &&
+                            handoff.machine.first_page() == accept->first_page;  // Our Offer was sent again.
+      if (repeated) return;
+      const base::Status accepted = handoff.machine.accept(accept->first_page);
+      if (!accepted.ok()) abort(handoff, accepted, TellPeer::kYes);
+    } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
+      abort(handoff, reject->reason, TellPeer::kNo);
+    } else if (std::holds_alternative<wire::Done>(body)) {
+      const base::Status done = handoff.machine.done();
+      if (!done.ok()) {
+        abort(handoff, done, TellPeer::kYes);
+        return;
+      }
+      SendEvent event;
+      event.outcome = SendOutcome::kDone;
+      event.statistics = statistics(handoff);
+      end(handoff, std::move(event));
+    } else {
+      abort(handoff, base::data_loss("a message that only senders send"), TellPeer::kYes);
+    }
+  }
+
+  // What is due.
+  bool advance(Live& handoff, base::Nanoseconds now, std::int32_t& chunk_budget) {
+    Peer& peer = peers.at(handoff.peer);
+    switch (handoff.machine.state()) {
+      case SendState::kOffered: {
+        if (peer.state != PeerState::kReady || now < handoff.next_send) return false;
+        wire::Offer offer;
+        offer.kv_len = handoff.machine.shape().kv_len;
+        offer.num_pages = handoff.machine.shape().num_pages;
+        offer.digest_key = digest_key;
+        offer.timeout_ns = (handoff.started + options.timeout - now).count();
+        offer.blob = handoff.blob;
+        if (!send(handoff.peer, session, handoff.id, offer)) return false;
+        handoff.next_send = now + options.resend_interval;
+        return true;
+      }
+      case SendState::kSending:
+        return send_chunks(handoff, peer, chunk_budget);
+      case SendState::kAwaitingCommit:
+        if (now < handoff.next_send || !send_commit(handoff)) return false;
+        handoff.next_send = now + options.resend_interval;
+        return true;
+      case SendState::kDone:
+      case SendState::kAborted:
+        break;
+    }
+    TESSERA_CHECK(false, "a handoff that ended is not live");
+  }
+
+  bool send_commit(const Live& handoff) {
+    return send(handoff.peer, session, handoff.id, wire::Commit{handoff.machine.combined_digest()});
+  }
+
+  // Sends what was gathered, oldest first, and notes it in the handoffs. False when the transport is full.
+  bool drain(PeerId id, Peer& peer) {
+    while (!peer.gathered.empty()) {
+      Gathered& next = peer.gathered.front();
+      if (endpoint.try_send(id, std::move(next.message)) != SendResult::kSent) return false;
+      Live* handoff = find(next.handoff);
+      TESSERA_CHECK(handoff != nullptr);
+      handoff->machine.chunk_sent(next.chunk, next.digests);
+      peer.gathered.pop_front();
+    }
+    return true;
+  }
+
+  bool send_chunks(Live& handoff, Peer& peer, std::int32_t& budget) {
+    if (!drain(handoff.peer, peer)) return false;
+    const bool gathered = gather(handoff, peer, budget);
+    if (find_ended(handoff)) return true;
+    const bool drained = drain(handoff.peer, peer);
+    if (!drained || !handoff.machine.all_sent() || !send_commit(handoff)) return gathered;
+    handoff.machine.commit_sent();
+    handoff.next_send = clock.now() + options.resend_interval;
+    return true;
+  }
+
+  // Whether gather ended it; then the reference must not be used any more.
+  bool find_ended(const Live& handoff) const {
+    return std::ranges::none_of(live, [&](const Live& other) { return &other == &handoff; });
+  }
+
+  // Checks the handoff's pages, then gathers up to `budget` of its next chunks into messages for `peer`. True when it
+  // did anything. A failed check ends the handoff.
+  bool gather(Live& handoff, Peer& peer, std::int32_t& budget) {
+    const std::vector<Chunk> chunks = next_chunks(handoff, peer, budget);
+    if (chunks.empty()) return false;
+    budget -= static_cast<std::int32_t>(chunks.size());
+
+    table->set_row(stream, 0, handoff.leases);
+    const std::int32_t kv_len = handoff.machine.shape().kv_len;
+    const kv_cache::RowExpectation row{handoff.leases, kv_len, kv_len};
+    kv_cache::CheckInput input;
+    input.records = pool.records();
+    input.page_size = pool.layout().page_size;
+    input.page_table = table->device();
+    input.max_pages_per_row = table->pages_per_row_max();
+    input.rows = std::span(&row, 1);
+    const kv_cache::CheckedPages checked = verifier->check_before(stream, input);
+
+    const ops::KvLayout& target = peer.hello.layout;
+    std::vector<Gathered> gathered;
+    for (std::size_t k = 0; k < chunks.size(); ++k) {
+      const Chunk& chunk = chunks[k];
+      ops::GatherPagesParams params{checked.pages, pool.cache(), target};
+      params.layer = chunk.layer;
+      params.row = 0;
+      params.first_page = chunk.first_page;
+      params.num_pages = chunk.num_pages;
+      params.digest_key = digest_key;
+      const std::int64_t at = static_cast<std::int64_t>(k) * options.chunk_pages;
+      params.images = images.data() + at * pool.layout().page_layer_bytes();
+      params.digests = digests.as<std::uint64_t>() + at;
+      backend.gather_pages(stream, params);
+      Gathered& g = gathered.emplace_back();
+      g.handoff = handoff.id;
+      g.chunk = chunk;
+      g.digests.resize(static_cast<std::size_t>(chunk.num_pages));
+      g.message = wire::make_page_data(session, handoff.id, chunk.layer, chunk.first_page, chunk.num_pages,
+                                       target.page_layer_bytes());
+      const std::span<std::byte> image_bytes = wire::page_data_images(g.message);
+      backend.copy_to_host(stream, image_bytes.data(), params.images, std::ssize(image_bytes));
+      backend.copy_to_host(stream, g.digests.data(), params.digests, chunk.num_pages * 8);
+    }
+    verifier->check_after(stream);
+    const ops::RowVerdict verdict = verifier->read_verdicts(stream)[0];
+    if (verdict.failed_checks != 0) {
+      abort(
+          handoff,
+          base::corruption("KV page check failed while handing over: checks " + std::to_string(verdict.failed_checks) +
+                           ", logical page " + std::to_string(verdict.logical_page)),
+          TellPeer::kYes, verdict);
+      return true;
+    }
+    for (Gathered& g : gathered) {
+      for (std::int32_t i = 0; i < g.chunk.num_pages; ++i) {
+        wire::set_page_data_digest(g.message, i, g.digests[static_cast<std::size_t>(i)]);
+      }
+      wire::seal(g.message);
+      peer.gathered.push_back(std::move(g));
+    }
+    return true;
+  }
+
+  // The chunks that follow what was sent; the state machine itself moves on only when they are.
+  std::vector<Chunk> next_chunks(const Live& handoff, const Peer& peer, std::int32_t count) const {
+    std::vector<Chunk> chunks;
+    SendHandoff ahead = handoff.machine;
+    while (std::ssize(chunks) < count) {
+      const std::optional<Chunk> chunk = ahead.next_chunk(peer.chunk_pages);
+      if (!chunk.has_value()) break;
+      const std::vector<std::uint64_t> unknown(static_cast<std::size_t>(chunk->num_pages), 0);
+      ahead.chunk_sent(*chunk, unknown);
+      chunks.push_back(*chunk);
+    }
+    return chunks;
+  }
+
+  bool tick() {
+    bool worked = false;
+    int messages = 0;
+    for (; messages < kMessagesPerTick; ++messages) {
+      const std::optional<Envelope> envelope = endpoint.poll();
+      if (!envelope.has_value()) break;
+      handle(*envelope);
+      worked = true;
+    }
+    const base::Nanoseconds now = clock.now();
+    if (messages < kMessagesPerTick) forget_gone_peers();
+    for (auto it = live.begin(); it != live.end();) {
+      Live& handoff = *it++;
+      if (!handoff.machine.expired(now)) continue;
+      abort(handoff,
+            base::Status(base::StatusCode::kDeadlineExceeded,
+                         std::string("handoff took too long; it was ") + send_state_name(handoff.machine.state())),
+            TellPeer::kYes);
+      worked = true;
+    }
+    for (auto& [id, peer] : peers) {
+      const bool wanted = std::ranges::any_of(live, [&](const Live& handoff) { return handoff.peer == id; });
+      if (peer.state != PeerState::kGreeting || !wanted || now < peer.next_hello) continue;
+      if (send(id, session, 0, hello())) {
+        peer.next_hello = now + options.resend_interval;
+        worked = true;
+      }
+    }
+    std::int32_t chunk_budget = options.chunks_per_tick;
+    for (auto it = live.begin(); it != live.end();) {
+      Live& handoff = *it++;
+      worked = advance(handoff, now, chunk_budget) || worked;
+    }
+    for (auto it = endings.begin(); it != endings.end();) {
+      resend_abort(it->first, it->second, now);
+      it = now >= it->second.give_up ? endings.erase(it) : std::next(it);
+    }
+    return worked;
+  }
+
+  void forget_gone_peers() {
+    for (auto it = peers.begin(); it != peers.end();) {
+      const PeerId id = it->first;
+      if (endpoint.reachable(id)) {
+        ++it;
+        continue;
+      }
+      abort_peer(id, base::unavailable("the decode engine is gone"), true);
+      it = peers.erase(it);
+    }
+  }
+};
+
+base::Result<std::unique_ptr<Sender>> Sender::create(ops::Backend& backend, ops::Stream& stream,
+                                                     const kv_cache::PagePool& pool, Endpoint& endpoint,
+                                                     const base::Clock& clock, const SenderOptions& options) {
+  TESSERA_CHECK(options.kv_len_max >= 1 && options.chunk_pages >= 1 && options.chunks_per_tick >= 1 &&
+                options.handoffs_max >= 1 && options.timeout.count() > 0 && options.resend_interval.count() > 0);
+  auto impl = std::make_unique<Impl>(backend, stream, pool, endpoint, clock, options);
+  const std::int64_t row_pages = base::ceil_div(options.kv_len_max, pool.layout().page_size);
+  const std::int64_t pages = std::int64_t{options.chunks_per_tick} * options.chunk_pages;
+  TESSERA_ASSIGN_OR_RETURN(impl->verifier, kv_cache::Verifier::create(backend, {1, row_pages, 0}));
+  TESSERA_ASSIGN_OR_RETURN(impl->table, kv_cache::PageTable::create(backend, 1, row_pages));
+  TESSERA_ASSIGN_OR_RETURN(impl->images, backend.allocate(pages * pool.layout().page_layer_bytes(), "handoff images"));
+  TESSERA_ASSIGN_OR_RETURN(impl->digests, backend.allocate(pages * 8, "handoff digests"));
+  return std::unique_ptr<Sender>(new Sender(std::move(impl)));
+}
+
+Sender::Sender(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Sender::~Sender() = default;
+
+base::Status Sender::offer(const HandoffRequest& request) {
+  Impl& s = *impl_;
+  TESSERA_CHECK(request.id != 0 && request.kv_len >= 1);
+  TESSERA_CHECK(s.find(request.id) == nullptr && !s.endings.contains(request.id), "handoff id used before");
+  if (request.kv_len > s.options.kv_len_max) {
+    return base::out_of_range("handoff: " + std::to_string(request.kv_len) + " tokens; at most " +
+                              std::to_string(s.options.kv_len_max));
+  }
+  const ops::KvLayout& layout = s.pool.layout();
+  const std::int64_t num_pages = base::ceil_div(request.kv_len, layout.page_size);
+  TESSERA_CHECK(std::ssize(request.leases) == num_pages, std::to_string(request.leases.size()) + " leases");
+  const std::int64_t blob_bytes_max =
+      std::min(wire::kBlobBytesMax, s.endpoint.message_bytes_max() - wire::kOfferBytesMin);
+  if (std::ssize(request.blob) > blob_bytes_max) {
+    return base::out_of_range("handoff: a request of " + std::to_string(request.blob.size()) + " bytes; at most " +
+                              std::to_string(blob_bytes_max));
+  }
+  if (std::ssize(s.live) >= s.options.handoffs_max) {
+    return base::resource_exhausted("handoff: " + std::to_string(s.live.size()) + " are going on");
+  }
+  if (!s.endpoint.reachable(request.peer)) {
+    return base::unavailable("handoff: no decode engine " + std::to_string(request.peer));
+  }
+  const Impl::Peer& peer = s.peers[request.peer];
+  if (peer.state == Impl::PeerState::kRefused) return peer.refusal;
+
+  const base::Nanoseconds now = s.clock.now();
+  const HandoffShape shape{request.kv_len, static_cast<std::int32_t>(num_pages), layout.num_layers};
+  s.live.push_back(Impl::Live{request.id,
+                              request.peer,
+                              SendHandoff(shape, now + s.options.timeout),
+                              {request.leases.begin(), request.leases.end()},
+                              request.blob,
+                              now});
+  if (request.readiness == LayerReadiness::kAll) s.live.back().machine.layer_ready(layout.num_layers - 1);
+  return base::ok_status();
+}
+
+void Sender::layer_ready(HandoffId id, std::int32_t layer) {
+  if (Impl::Live* handoff = impl_->find(id); handoff != nullptr) handoff->machine.layer_ready(layer);
+}
+
+void Sender::abort(HandoffId id, base::Status reason) {
+  if (Impl::Live* handoff = impl_->find(id); handoff != nullptr) {
+    impl_->abort(*handoff, std::move(reason), Impl::TellPeer::kYes);
+  }
+}
+
+bool Sender::tick() { return impl_->tick(); }
+
+std::vector<SendEvent> Sender::take_events() { return std::exchange(impl_->events, {}); }
+
+std::int64_t Sender::live() const { return std::ssize(impl_->live); }
+
+std::optional<base::Nanoseconds> Sender::next_deadline() const {
+  std::optional<base::Nanoseconds> next;
+  const auto consider = [&next](base::Nanoseconds at) { next = next.has_value() ? std::min(*next, at) : at; };
+  for (const Impl::Live& handoff : impl_->live) {
+    consider(handoff.machine.deadline());
+    const Impl::Peer& peer = impl_->peers.at(handoff.peer);
+    if (peer.state == Impl::PeerState::kGreeting) {
+      consider(peer.next_hello);
+    } else if (handoff.machine.state() != SendState::kSending) {
+      consider(handoff.next_send);
+    }
+  }
+  for (const auto& [id, ending] : impl_->endings) consider(std::min(ending.next_send, ending.give_up));
+  return next;
+}
+
+std::optional<SendState> Sender::state(HandoffId id) const {
+  const Impl::Live* handoff = impl_->find(id);
+  return handoff == nullptr ? std::nullopt : std::optional(handoff->machine.state());
+}
+
+std::int64_t Sender::malformed_messages() const { return impl_->malformed; }
+
+std::int64_t Sender::device_bytes() const {
+  return impl_->verifier->device_bytes() + impl_->table->device_bytes() + impl_->images.bytes() +
+         impl_->digests.bytes();
+}
+
+}  // namespace tessera::kv_transfer

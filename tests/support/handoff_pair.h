@@ -1,0 +1,284 @@
+// A prefill side and a decode side joined by a loopback transport, with only as much of an engine around Sender and
+// Receiver as their contracts ask for. For tests of the handoff.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tessera/backends/cpu/reference/reference_backend.h"
+#include "tessera/base/clock.h"
+#include "tessera/kv_cache/page_pool.h"
+#include "tessera/kv_transfer/loopback_transport.h"
+#include "tessera/kv_transfer/receiver.h"
+#include "tessera/kv_transfer/sender.h"
+
+namespace tessera::tests {
+
+using kv_cache::Lease;
+using kv_transfer::HandoffKey;
+
+inline constexpr std::int32_t kHandoffPageSize = 64;
+inline constexpr std::int32_t kHandoffLayers = 3;
+inline constexpr std::int32_t kHandoffKvHeads = 2;
+inline constexpr std::int32_t kHandoffHeadDim = 16;
+inline constexpr kv_transfer::PeerId kPrefillPeer = 1;
+inline constexpr kv_transfer::PeerId kDecodePeer = 2;
+
+inline ops::KvLayout handoff_layout(ops::KvFormat format) {
+  return ops::gqa_kv_layout(format, kHandoffLayers, kHandoffPageSize, kHandoffKvHeads, kHandoffHeadDim);
+}
+
+struct HandoffPairOptions {
+  std::int64_t prefill_pages = 16;
+  std::int64_t decode_pages = 16;
+  ops::KvLayout prefill_layout = handoff_layout(ops::KvFormat::kBF16);
+  ops::KvLayout decode_layout = handoff_layout(ops::KvFormat::kF8E4M3);
+  std::int64_t bytes_in_flight_max = 1 << 20;
+  kv_transfer::SenderOptions sender;
+  kv_transfer::ReceiverOptions receiver;
+
+  HandoffPairOptions() {
+    sender.model_digest = receiver.model_digest = "model";
+    sender.kv_len_max = receiver.kv_len_max = 512;
+    sender.chunk_pages = receiver.chunk_pages_max = 2;
+    sender.timeout = receiver.timeout = base::Nanoseconds(1'000'000'000);
+    sender.resend_interval = receiver.resend_interval = base::Nanoseconds(10'000'000);
+  }
+};
+
+// What the decode side does with offers.
+enum class OnOffer : std::uint8_t { kAccept, kReject, kWait };
+
+class HandoffPair {
+ public:
+  explicit HandoffPair(const HandoffPairOptions& options = {}) : options_(options) {
+    prefill_pool =
+        std::move(*kv_cache::PagePool::create(*backend, *stream, options.prefill_layout, options.prefill_pages));
+    decode_pool =
+        std::move(*kv_cache::PagePool::create(*backend, *stream, options.decode_layout, options.decode_pages));
+    transport = std::make_unique<kv_transfer::LoopbackTransport>(
+        kv_transfer::LoopbackOptions{.bytes_in_flight_max = options.bytes_in_flight_max});
+    start_prefill();
+    start_decode();
+  }
+
+  // (Again.) What was running is lost, and so are its leases' holders: use it with nothing going on, or on purpose.
+  void start_prefill() {
+    sender.reset();
+    prefill_endpoint.reset();
+    prefill_endpoint = transport->make_endpoint(kPrefillPeer);
+    sender = std::move(
+        *kv_transfer::Sender::create(*backend, *stream, *prefill_pool, *prefill_endpoint, clock, options_.sender));
+  }
+  void stop_prefill() {
+    sender.reset();
+    prefill_endpoint.reset();
+  }
+  void start_decode() {
+    receiver.reset();
+    decode_endpoint.reset();
+    decode_endpoint = transport->make_endpoint(kDecodePeer);
+    receiver = std::move(
+        *kv_transfer::Receiver::create(*backend, *stream, *decode_pool, *decode_endpoint, clock, options_.receiver));
+  }
+  void stop_decode() {
+    receiver.reset();
+    decode_endpoint.reset();
+  }
+
+  // A prefilled sequence: random BF16 values in its slots, NaN in the slots that it does not use.
+  std::vector<Lease> prefill(std::int32_t kv_len) {
+    std::vector<Lease> leases;
+    const std::int32_t pages = (kv_len + kHandoffPageSize - 1) / kHandoffPageSize;
+    for (std::int32_t j = 0; j < pages; ++j) {
+      leases.push_back(*prefill_pool->allocate(*stream, kv_cache::owner_of_sequence(next_sequence_), j));
+    }
+    ++next_sequence_;
+    std::normal_distribution<float> normal(0.0f, 1.0f);
+    for (std::int32_t layer = 0; layer < kHandoffLayers; ++layer) {
+      for (int part = 0; part < 2; ++part) {
+        for (std::int32_t p = 0; p < pages * kHandoffPageSize; ++p) {
+          for (std::int32_t e = 0; e < kHandoffKvHeads * kHandoffHeadDim; ++e) {
+            const float scale = std::exp2(static_cast<float>(p % 9) - 4.0f);
+            base::BF16 value = base::to_bf16(p % 17 == 3 ? 0.0f : normal(rng_) * scale);  // Some rows are all zero.
+            if (p >= kv_len) value = base::BF16{0x7fc0};
+            std::memcpy(source_row(leases, layer, part, p) + 2 * e, &value, 2);
+          }
+        }
+      }
+    }
+    return leases;
+  }
+
+  kv_transfer::HandoffId offer(const std::vector<Lease>& leases, std::int32_t kv_len,
+                               kv_transfer::LayerReadiness readiness = kv_transfer::LayerReadiness::kAll) {
+    kv_transfer::HandoffRequest request;
+    request.id = ++next_handoff_;
+    request.peer = kDecodePeer;
+    request.blob = {std::byte{1}, std::byte{2}, std::byte{static_cast<unsigned char>(request.id)}};
+    request.leases = leases;
+    request.kv_len = kv_len;
+    request.readiness = readiness;
+    const base::Status status = sender->offer(request);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    sending[request.id] = leases;
+    return request.id;
+  }
+
+  // One step of both engines' loops.
+  void step() {
+    if (sender != nullptr) sender->tick();
+    take_send_events();
+    if (receiver != nullptr) receiver->tick();
+    take_receive_events();
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) step();
+  }
+  // Steps, with time passing, until no side has anything going on.
+  void run_out(int count = 400) {
+    for (int i = 0; i < count; ++i) {
+      step();
+      clock.advance(base::Nanoseconds(5'000'000));
+    }
+  }
+
+  void take_send_events() {
+    if (sender == nullptr) return;
+    for (kv_transfer::SendEvent& event : sender->take_events()) {
+      EXPECT_FALSE(send_events.contains(event.id)) << "two terminal events";
+      for (const Lease& lease : sending.at(event.id)) EXPECT_TRUE(prefill_pool->release(*stream, lease).ok());
+      sending.erase(event.id);
+      send_events[event.id] = std::move(event);
+    }
+  }
+
+  void take_receive_events() {
+    if (receiver == nullptr) return;
+    for (kv_transfer::ReceiveEvent& event : receiver->take_events()) std::visit([this](auto& e) { on(e); }, event);
+  }
+
+  void on(kv_transfer::OfferReceived& event) {
+    EXPECT_FALSE(offers.contains(event.key));
+    offers[event.key] = event;
+    if (on_offer == OnOffer::kAccept) accept(event.key);
+    if (on_offer == OnOffer::kReject) receiver->reject(event.key, base::resource_exhausted("the decode pool is full"));
+  }
+  void on(kv_transfer::HandoffCommitted& event) {
+    EXPECT_FALSE(committed.contains(event.key) || aborted.contains(event.key)) << "two terminal events";
+    committed[event.key] = event;
+  }
+  void on(kv_transfer::HandoffAborted& event) {
+    EXPECT_FALSE(committed.contains(event.key) || aborted.contains(event.key)) << "two terminal events";
+    for (const auto& [page, cause] : event.quarantine) {
+      decode_pool->quarantine(*stream, page, event.status.message(), cause);
+    }
+    release_received(event.key);
+    aborted[event.key] = event;
+  }
+  void on(kv_transfer::HandoffFenced& event) {
+    EXPECT_TRUE(aborted.contains(event.key));
+    fenced[event.key] = event;
+    for (const kv_cache::PageId page : event.pages) decode_pool->fence(*stream, page);
+  }
+
+  // Allocates what is not in `cached` and accepts; rejects, and gives all back, when there are not enough pages.
+  void accept(const HandoffKey& key, const std::vector<Lease>& cached = {}) {
+    const std::int32_t kv_len = offers.at(key).kv_len;
+    std::vector<Lease> leases = cached;
+    const auto pages = static_cast<std::size_t>((kv_len + kHandoffPageSize - 1) / kHandoffPageSize);
+    while (leases.size() < pages) {
+      const auto lease = decode_pool->allocate(*stream, kv_cache::owner_of_sequence(1000 + key.id),
+                                               static_cast<std::int32_t>(leases.size()));
+      if (!lease.has_value()) {
+        for (const Lease& given : leases) EXPECT_TRUE(decode_pool->release(*stream, given).ok());
+        receiver->reject(key, lease.error());
+        return;
+      }
+      leases.push_back(*lease);
+    }
+    for (std::size_t j = cached.size(); j < pages; ++j) poison(leases[j].page);
+    receiving[key] = leases;
+    const base::Status accepted = receiver->accept(key, leases, static_cast<std::int32_t>(cached.size()));
+    if (!accepted.ok()) release_received(key);
+  }
+
+  void release_received(const HandoffKey& key) {
+    const auto it = receiving.find(key);
+    if (it == receiving.end()) return;
+    for (const Lease& lease : it->second) EXPECT_TRUE(decode_pool->release(*stream, lease).ok());
+    receiving.erase(it);
+  }
+
+  // Nothing is going on, nothing is leased, nothing is quarantined except `quarantined` pages of the decode pool.
+  void expect_balance(std::int64_t quarantined = 0) {
+    EXPECT_EQ(sender == nullptr ? 0 : sender->live(), 0);
+    EXPECT_EQ(receiver == nullptr ? 0 : receiver->live(), 0);
+    while (!receiving.empty()) release_received(receiving.begin()->first);
+    for (kv_cache::PagePool* pool : {prefill_pool.get(), decode_pool.get()}) {
+      const base::Status sound = pool->audit(*stream, {});
+      EXPECT_TRUE(sound.ok()) << sound.to_string();
+      EXPECT_EQ(pool->double_frees(), 0);
+      EXPECT_EQ(pool->counts().leased, 0);
+    }
+    EXPECT_EQ(prefill_pool->counts().quarantined, 0);
+    EXPECT_EQ(decode_pool->counts().quarantined, quarantined);
+  }
+
+  std::byte* source_row(const std::vector<Lease>& leases, int layer, int part, std::int32_t position) {
+    return prefill_pool->cache().page_data(layer, part, leases[static_cast<std::size_t>(position / 64)].page) +
+           position % 64 * prefill_pool->layout().row_bytes(part);
+  }
+
+  // What tells a used slot from an unused one: bytes that no handoff writes, NaN as data and as scale.
+  void poison(kv_cache::PageId page) {
+    const ops::KvLayout& layout = decode_pool->layout();
+    for (int layer = 0; layer < kHandoffLayers; ++layer) {
+      for (int part = 0; part < 2; ++part) {
+        std::memset(decode_pool->cache().page_data(layer, part, page), 0x7f,
+                    static_cast<std::size_t>(layout.row_bytes(part) * kHandoffPageSize));
+        std::memset(decode_pool->cache().page_scales(layer, part, page), 0xff,
+                    static_cast<std::size_t>(layout.row_scale_bytes(part) * kHandoffPageSize));
+      }
+    }
+  }
+
+  std::unique_ptr<ops::Backend> backend = backends::cpu::make_reference_backend();
+  std::unique_ptr<ops::Stream> stream = backend->make_stream();
+  base::ManualClock clock;
+  std::unique_ptr<kv_cache::PagePool> prefill_pool;
+  std::unique_ptr<kv_cache::PagePool> decode_pool;
+  std::unique_ptr<kv_transfer::LoopbackTransport> transport;
+  std::unique_ptr<kv_transfer::Endpoint> prefill_endpoint;
+  std::unique_ptr<kv_transfer::Endpoint> decode_endpoint;
+  std::unique_ptr<kv_transfer::Sender> sender;
+  std::unique_ptr<kv_transfer::Receiver> receiver;
+
+  OnOffer on_offer = OnOffer::kAccept;
+  std::map<kv_transfer::HandoffId, std::vector<Lease>> sending;
+  std::map<HandoffKey, std::vector<Lease>> receiving;  // Committed ones too, until they are released.
+  std::map<kv_transfer::HandoffId, kv_transfer::SendEvent> send_events;
+  std::map<HandoffKey, kv_transfer::OfferReceived> offers;
+  std::map<HandoffKey, kv_transfer::HandoffCommitted> committed;
+  std::map<HandoffKey, kv_transfer::HandoffAborted> aborted;
+  std::map<HandoffKey, kv_transfer::HandoffFenced> fenced;
+
+ private:
+  HandoffPairOptions options_;
+  std::uint64_t next_sequence_ = 1;
+  kv_transfer::HandoffId next_handoff_ = 0;
+  std::mt19937 rng_{20261129};
+};
+
+}  // namespace tessera::tests
