@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "tessera/base/check.h"
 
@@ -11,6 +13,12 @@ namespace {
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+}
+
+// A candidate of the heap: smaller is earlier.
+std::uint64_t pack(std::int32_t rank, std::int32_t left) { return pair_key(rank, left); }
+std::pair<std::int32_t, std::int32_t> unpack(std::uint64_t candidate) {
+  return {static_cast<std::int32_t>(candidate >> 32), static_cast<std::int32_t>(candidate & 0xFFFFFFFFu)};
 }
 
 }  // namespace
@@ -69,39 +77,33 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<std::int32
   if (symbols.empty()) return;
   symbols.back().next = -1;
 
-  const auto candidate = [&](std::int32_t left) -> std::optional<Scratch::Candidate> {
+  const auto add_candidate = [&](std::int32_t left) {
     const std::int32_t right = symbols[left].next;
-    if (right < 0) return std::nullopt;
+    if (right < 0) return false;
     const Entry* entry = find(symbols[left].id, symbols[right].id);
-    if (entry == nullptr) return std::nullopt;
-    return Scratch::Candidate{entry->rank, left, entry->result};
+    if (entry == nullptr) return false;
+    heap.push_back(pack(entry->rank, left));
+    return true;
   };
-  for (std::int32_t i = 0; i + 1 < static_cast<std::int32_t>(symbols.size()); ++i) {
-    if (const auto found = candidate(i)) heap.push_back(*found);
-  }
-  std::make_heap(heap.begin(), heap.end());
-  const auto push = [&](std::int32_t left) {
-    if (const auto found = candidate(left)) {
-      heap.push_back(*found);
-      std::push_heap(heap.begin(), heap.end());
-    }
-  };
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(symbols.size()); ++i) add_candidate(i);
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end());
-    const Scratch::Candidate best = heap.back();
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const auto [rank, index] = unpack(heap.back());
     heap.pop_back();
-    Scratch::Symbol& left = symbols[best.left];
+    Scratch::Symbol& left = symbols[index];
     if (left.id < 0 || left.next < 0) continue;
     Scratch::Symbol& right = symbols[left.next];
     // The candidate is out of date if one of its two symbols has changed since; then it was replaced by another.
     const Entry* entry = find(left.id, right.id);
-    if (entry == nullptr || entry->rank != best.rank) continue;
-    left.id = best.result;
+    if (entry == nullptr || entry->rank != rank) continue;
+    left.id = entry->result;
     right.id = -1;
     left.next = right.next;
-    if (left.next >= 0) symbols[left.next].previous = best.left;
-    if (left.previous >= 0) push(left.previous);
-    push(best.left);
+    if (left.next >= 0) symbols[left.next].previous = index;
+    for (const std::int32_t changed : {left.previous, index}) {
+      if (changed >= 0 && add_candidate(changed)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    }
   }
   for (std::int32_t i = 0; i >= 0; i = symbols[i].next) ids.push_back(symbols[i].id);
 }

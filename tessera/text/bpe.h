@@ -54,17 +54,9 @@ struct Bpe::Scratch {
     std::int32_t previous;
     std::int32_t next;
   };
-  struct Candidate {
-    std::int32_t rank;
-    std::int32_t left;  // Index of the left symbol.
-    std::int32_t result;
-    // Later in the order of merging. (The heap functions keep the largest first.)
-    friend bool operator<(const Candidate& a, const Candidate& b) {
-      return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
-    }
-  };
   std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  // Pairs that may be merged, the next one first: rank << 32 | index of the left symbol.
+  std::vector<std::uint64_t> heap;
 };
 
 }  // namespace tessera::text

@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
+#include <algorithm>
 
 #include "tessera/text/golden_lines.h"
+#include "tessera/text/test_folder.h"
 
 namespace tessera::text {
 namespace {
@@ -105,60 +106,53 @@ TEST(Role, ReadsTheApisSpelling) {
 // A folder with SmolLM2's configuration in which a test replaces files.
 class Checkpoint : public ::testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = std::filesystem::path(::testing::TempDir()) /
-           (std::string("tessera_chat_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
-    write("config.json", R"({"model_type": "llama"})");
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-  void write(const std::string& name, const std::string& text) { std::ofstream(dir_ / name) << text; }
+  void SetUp() override { dir_.write("config.json", R"({"model_type": "llama"})"); }
   std::string error() {
-    const auto format = ChatFormat::load(dir_, smollm2());
+    const auto format = ChatFormat::load(dir_.path(), smollm2());
     return format.has_value() ? "none" : format.error().to_string();
   }
-  std::filesystem::path dir_;
+  TestFolder dir_;
 };
 
 constexpr const char* kTemplate = "... You are a helpful AI assistant named SmolLM, trained by Hugging Face ...";
 
 TEST_F(Checkpoint, OfABaseModelHasNoFormat) {
-  EXPECT_EQ(error(), "unimplemented: " + dir_.string() +
+  EXPECT_EQ(error(), "unimplemented: " + dir_.path().string() +
                          ": no chat format is known for model_type 'llama' with no chat template");
-  write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  dir_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
   EXPECT_THAT(error(), HasSubstr("with no chat template"));
 }
 
 TEST_F(Checkpoint, OfAnotherFamilyHasNoFormat) {
-  write("tokenizer_config.json", R"({"chat_template": "You are Qwen, created by Alibaba Cloud."})");
+  dir_.write("tokenizer_config.json", R"({"chat_template": "You are Qwen, created by Alibaba Cloud."})");
   EXPECT_THAT(error(), HasSubstr("model_type 'llama' with the chat template that it carries"));
-  write("config.json", R"({"model_type": "gpt_neox"})");
-  write("chat_template.jinja", kTemplate);
+  dir_.write("config.json", R"({"model_type": "gpt_neox"})");
+  dir_.write("chat_template.jinja", kTemplate);
   EXPECT_THAT(error(), HasSubstr("model_type 'gpt_neox' with the chat template that it carries"));
 }
 
 TEST_F(Checkpoint, KeepsItsTemplateInOneOfThreePlaces) {
-  write("tokenizer_config.json", std::string(R"({"chat_template": ")") + kTemplate + "\"}");
+  dir_.write("tokenizer_config.json", std::string(R"({"chat_template": ")") + kTemplate + "\"}");
   EXPECT_EQ(error(), "none");
-  write("tokenizer_config.json",
-        std::string(R"({"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": ")") +
-            kTemplate + "\"}]}");
+  dir_.write(
+      "tokenizer_config.json",
+      std::string(R"({"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": ")") +
+          kTemplate + "\"}]}");
   EXPECT_EQ(error(), "none");
-  write("tokenizer_config.json", R"({"chat_template": "another"})");
-  write("chat_template.jinja", kTemplate);
+  dir_.write("tokenizer_config.json", R"({"chat_template": "another"})");
+  dir_.write("chat_template.jinja", kTemplate);
   EXPECT_EQ(error(), "none");
 }
 
 TEST_F(Checkpoint, WithBrokenFilesIsRefused) {
-  write("tokenizer_config.json", R"({"chat_template": 5})");
+  dir_.write("tokenizer_config.json", R"({"chat_template": 5})");
   EXPECT_EQ(error(), "invalid_argument: " + (dir_ / "tokenizer_config.json").string() +
                          ".chat_template: is a number, expected a string");
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
+  dir_.write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
   EXPECT_THAT(error(), HasSubstr("chat_template.template: is missing"));
-  write("tokenizer_config.json", "{");
+  dir_.write("tokenizer_config.json", "{");
   EXPECT_THAT(error(), HasSubstr("data_loss: " + (dir_ / "tokenizer_config.json").string() + ": not valid JSON"));
-  write("config.json", "{}");
+  dir_.write("config.json", "{}");
   EXPECT_THAT(error(), HasSubstr("config.json.model_type: is missing"));
   std::filesystem::remove(dir_ / "config.json");
   EXPECT_THAT(error(), HasSubstr("not_found: " + (dir_ / "config.json").string()));

@@ -42,14 +42,17 @@ struct Tokenizer::State {
     return id >= 0 && static_cast<std::size_t>(id) < tokens.size() &&
            (tokens[static_cast<std::size_t>(id)].flags & flag) != 0;
   }
+  void add_words(const std::vector<TokenId>& spelled, WholeWords which);
   void encode_text(std::string_view text, EncodeScratch& scratch, std::vector<TokenId>& ids) const;
   void encode_valid(std::string_view text, EncodeScratch& scratch, std::vector<TokenId>& ids) const;
   void encode_word(std::string_view word, EncodeScratch& scratch, std::vector<TokenId>& ids) const;
 
-  std::vector<Token> tokens;                            // By id.
-  std::unordered_map<std::string, TokenId> added;       // By content.
-  std::unordered_map<std::string_view, TokenId> words;  // By bytes, which `tokens` holds; empty where words are merged.
-  std::optional<Bpe> bpe;                               // Always there.
+  std::vector<Token> tokens;                       // By id.
+  std::unordered_map<std::string, TokenId> added;  // By content.
+  // Whole words by bytes, which `tokens` holds: what merging would make one token of, only found faster, and with
+  // ignore_merges also what it would not.
+  std::unordered_map<std::string_view, TokenId> words;
+  std::optional<Bpe> bpe;  // Always there.
   std::vector<RegexSplitter> splitters;
   std::vector<TokenId> eos_ids;
   std::vector<TokenId> prompt_prefix_ids;
@@ -63,6 +66,7 @@ base::Result<std::unique_ptr<Tokenizer>> Tokenizer::parse(std::string_view token
   auto state = std::make_unique<State>();
   std::array<TokenId, 256> byte_ids{};
   byte_ids.fill(-1);
+  std::vector<TokenId> spelled;  // Ordinary tokens that the alphabet spells.
   state->tokens.resize(file.tokens.size());
   for (const TokenizerJson::Added& added : file.added) {
     state->tokens[static_cast<std::size_t>(added.id)].flags = kAdded | (added.special ? kSpecial : 0);
@@ -81,9 +85,7 @@ base::Result<std::unique_ptr<Tokenizer>> Tokenizer::parse(std::string_view token
     }
     token.bytes = std::move(*bytes);
     if (token.bytes.size() == 1) byte_ids[static_cast<unsigned char>(token.bytes.front())] = id;
-    if (file.whole_words == WholeWords::kTakeFromVocabulary && token.flags == kPresent) {
-      state->words.emplace(token.bytes, id);
-    }
+    if (token.flags == kPresent) spelled.push_back(id);
   }
   std::size_t repeated = 0;
   state->bpe = Bpe::create(byte_ids, file.merges, repeated);
@@ -91,9 +93,23 @@ base::Result<std::unique_ptr<Tokenizer>> Tokenizer::parse(std::string_view token
     return base::failure(
         base::invalid_argument(fmt::format("model.merges[{}]: the same pair as in an earlier merge", repeated)));
   }
+  state->add_words(spelled, file.whole_words);
   state->splitters = std::move(file.splitters);
   state->prompt_prefix_ids = std::move(file.prompt_prefix_ids);
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(state)));
+}
+
+void Tokenizer::State::add_words(const std::vector<TokenId>& spelled, WholeWords which) {
+  Bpe::Scratch scratch;
+  std::vector<TokenId> merged;
+  words.reserve(spelled.size());
+  for (const TokenId id : spelled) {
+    const std::string& bytes = tokens[static_cast<std::size_t>(id)].bytes;
+    merged.clear();
+    if (which == WholeWords::kMerge) bpe->encode(bytes, scratch, merged);
+    const bool merges_whole = merged.size() == 1 && merged.front() == id;
+    if (merges_whole || which == WholeWords::kTakeFromVocabulary) words.emplace(bytes, id);
+  }
 }
 
 void Tokenizer::State::encode_word(std::string_view word, EncodeScratch& scratch, std::vector<TokenId>& ids) const {

@@ -1,0 +1,103 @@
+#include "tessera/text/regex_splitter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "tessera/text/golden_lines.h"
+
+namespace tessera::text {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<std::string_view> split(const base::Result<RegexSplitter>& splitter, std::string_view text) {
+  RegexSplitter::Scratch scratch;
+  std::vector<std::string_view> pieces;
+  splitter->split(text, scratch, pieces);
+  return pieces;
+}
+
+TEST(RegexSplitter, CutsAsTheTokenizersLibrary) {
+  std::map<std::string, base::Result<RegexSplitter>> splitters;
+  for (const auto& line : golden_lines("tokenizer/splits.jsonl")) {
+    const std::string pattern = golden_string(line, "pattern");
+    const std::string text = golden_string(line, "text");
+    auto at = splitters.find(pattern);
+    if (at == splitters.end()) {
+      at = splitters.emplace(pattern, RegexSplitter::create(pattern)).first;
+      ASSERT_TRUE(at->second.has_value()) << pattern << ": " << at->second.error().to_string();
+    }
+    std::vector<std::string> expected;
+    for (const auto& piece : line.at("pieces").as_array()) expected.emplace_back(piece.as_string());
+    EXPECT_THAT(split(at->second, text), ::testing::ElementsAreArray(expected)) << pattern << "\n" << text;
+  }
+  EXPECT_EQ(splitters.size(), 8u);
+}
+
+TEST(RegexSplitter, GroupsDigitsOrNot) {
+  EXPECT_THAT(split(RegexSplitter::create_digits(DigitGrouping::kEach), "a12½b3"),
+              ElementsAre("a", "1", "2", "½", "b", "3"));
+  EXPECT_THAT(split(RegexSplitter::create_digits(DigitGrouping::kRuns), "a12½b3"), ElementsAre("a", "12½", "b", "3"));
+}
+
+TEST(RegexSplitter, WhatDoesNotMatchIsAPiece) {
+  const auto splitter = RegexSplitter::create("b+");
+  EXPECT_THAT(split(splitter, ""), IsEmpty());
+  EXPECT_THAT(split(splitter, "aaa"), ElementsAre("aaa"));
+  EXPECT_THAT(split(splitter, "bb"), ElementsAre("bb"));
+  EXPECT_THAT(split(splitter, "abba"), ElementsAre("a", "bb", "a"));
+}
+
+TEST(RegexSplitter, TakesNulAndPiecesOfALargerText) {
+  using namespace std::string_view_literals;
+  EXPECT_THAT(split(RegexSplitter::create("b"), "a\0b\0"sv), ElementsAre("a\0"sv, "b", "\0"sv));
+  // The end of the view is the end: what lies behind it is not looked at.
+  EXPECT_THAT(split(RegexSplitter::create("b+(?!c)"), "abbc"sv.substr(0, 3)), ElementsAre("a", "bb"));
+}
+
+TEST(RegexSplitter, RefusesPatternsThatMatchNothing) {
+  for (const std::string_view pattern : {"a*", "", "a|", "(?!a)", "(a)?"}) {
+    const auto splitter = RegexSplitter::create(pattern);
+    ASSERT_FALSE(splitter.has_value()) << pattern;
+    EXPECT_EQ(splitter.error(), base::unimplemented("the pattern can match the empty string"));
+  }
+}
+
+TEST(RegexSplitter, ReportsWhatDoesNotCompile) {
+  const auto splitter = RegexSplitter::create("[z-a]");
+  ASSERT_FALSE(splitter.has_value());
+  EXPECT_EQ(splitter.error(),
+            base::invalid_argument("the pattern does not compile: range out of order in character class"));
+}
+
+// A pattern of a hostile file: each quantifier multiplies the ways to fail by the length. It ends, and nothing is lost.
+TEST(RegexSplitter, GivesUpOnExplodingPatterns) {
+  const auto splitter = RegexSplitter::create(R"(a*a*a*a*a*a*a*a*x)");
+  ASSERT_TRUE(splitter.has_value());
+  const std::string text(300, 'a');
+  EXPECT_THAT(split(splitter, text), ElementsAre(text));
+}
+
+TEST(RegexSplitter, ManyThreadsShareOne) {
+  const auto splitter = RegexSplitter::create(R"(\p{L}+|\s+)");
+  const auto expected = split(splitter, "one two  three 4 fünf");
+  std::array<int, 4> wrong{};
+  {
+    std::vector<std::jthread> threads;
+    for (int& count : wrong) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 2000; ++i) count += split(splitter, "one two  three 4 fünf") == expected ? 0 : 1;
+      });
+    }
+  }
+  EXPECT_THAT(wrong, ::testing::Each(0));
+}
+
+}  // namespace
+}  // namespace tessera::text
