@@ -31,12 +31,12 @@ failed=0
 skipped=0
 timings=()
 
-# summarize RESULTS: add the counts of a JUnit file of ctest's to the totals. A missing or empty one is a failure.
+# summarize RESULTS STATUS: add the counts of a JUnit file of ctest's to the totals. A missing or empty one is a failure,
+# and so is a nonzero exit status of ctest's without one (it calls a test whose program is missing "not run").
 summarize() {
-  local suite count
+  local suite tests failures skips
   suite=$(sed -n '/<testsuite/,/>/p' "$1" 2>/dev/null | tr '\n\t' '  ' | head -c 1000)
   count() { sed -nE "s/.*<testsuite[^>]* $1=\"([0-9]+)\".*/\1/p" <<<"$suite"; }
-  local tests failures skips
   tests=$(count tests)
   failures=$(count failures)
   skips=$(($(count skipped) + $(count disabled)))
@@ -46,6 +46,10 @@ summarize() {
     return
   fi
   passed=$((passed + tests - failures - skips))
+  if [ "$2" -ne 0 ] && [ "$failures" -eq 0 ]; then
+    echo "test: ctest ended with status $2 for $1" >&2
+    failures=1
+  fi
   failed=$((failed + failures))
   skipped=$((skipped + skips))
 }
@@ -70,7 +74,7 @@ stage() {
   # Passing tests are only counted; everything about a failing one is shown.
   ctest --test-dir "build/$preset" -j "$(nproc)" --output-on-failure --output-junit "$results" "$@" </dev/null 2>&1 |
     tee "$log" | grep -vE '^ *(Start +[0-9]+: |[0-9]+/[0-9]+ Test +#[0-9]+: .* Passed +[0-9.]+ sec)'
-  summarize "$results"
+  summarize "$results" "${PIPESTATUS[0]}"
   timings+=("$name: built in $((built - begin)) s, ran in $((SECONDS - built)) s")
 }
 
