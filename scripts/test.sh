@@ -8,7 +8,7 @@
 #
 # Results of each stage are left in build/results/, as JUnit files and logs. No test needs a GPU.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 # The programs whose code meets other threads: what cpu-tsan builds and runs.
 threaded=(base_test cpu_simd_test kv_transfer_test engine_test router_test server_test)

@@ -2,6 +2,7 @@
 // expectation. A field that is null counts as missing, as transformers writes it.
 #pragma once
 
+#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,11 +10,6 @@
 #include <vector>
 
 #include "tessera/base/status.h"
-
-namespace boost::json {
-class object;
-class value;
-}  // namespace boost::json
 
 namespace tessera::models {
 

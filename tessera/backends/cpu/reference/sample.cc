@@ -47,6 +47,7 @@ std::int32_t draw(const float* logits, std::int64_t vocab, double largest, const
     std::iota(ids.begin(), ids.end(), 0);
   }
   std::vector<double> weights;
+  weights.reserve(ids.size());
   for (const std::int32_t id : ids) {
     weights.push_back(std::exp((static_cast<double>(logits[id]) - largest) / static_cast<double>(row.temperature)));
   }
