@@ -1,0 +1,113 @@
+#include "tessera/scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/check.h"
+
+namespace tessera::scheduler {
+
+namespace {
+
+void check_views(std::span<const SequenceView> sequences, const PoolView& pool, const Limits& limits) {
+  TESSERA_CHECK(pool.page_size > 0 && limits.running_max > 0 && limits.chunk_tokens > 0);
+  for (std::size_t i = 1; i < sequences.size(); ++i) TESSERA_CHECK(sequences[i - 1].id < sequences[i].id);
+}
+
+// Where the chunk that starts at `start` ends: the next multiple of chunk_tokens inside the prompt, or inside what was
+// generated.
+std::int64_t chunk_end(const SequenceView& sequence, std::int64_t start, std::int64_t chunk_tokens) {
+  const std::int64_t origin = start < sequence.prompt ? 0 : sequence.prompt;
+  const std::int64_t part_end = start < sequence.prompt ? std::min(sequence.prompt, sequence.tokens) : sequence.tokens;
+  return std::min(part_end, origin + ((start - origin) / chunk_tokens + 1) * chunk_tokens);
+}
+
+}  // namespace
+
+AdmissionPlan plan_admission(std::span<const SequenceView> sequences, const PoolView& pool, const Limits& limits,
+                             const std::function<PrefixHit(SequenceId)>& prefix_hit) {
+  check_views(sequences, pool, limits);
+  AdmissionPlan plan;
+  std::int64_t holding = 0;
+  for (const SequenceView& s : sequences) holding += s.activity == Activity::kWaiting ? 0 : 1;
+  std::int64_t available = pool.available;
+  bool head_blocked = false;
+  for (const SequenceView& s : sequences) {
+    if (s.activity != Activity::kWaiting) continue;
+    const std::int64_t total = base::ceil_div(s.tokens, pool.page_size);
+    if (total > pool.usable) {
+      plan.refused.push_back(s.id);
+      continue;
+    }
+    if (head_blocked) continue;
+    if (holding >= limits.running_max) {
+      head_blocked = true;
+      continue;
+    }
+    const PrefixHit hit = prefix_hit(s.id);
+    // A hit page that somebody leases costs nothing; one that nobody leases stops being available.
+    const std::int64_t cost = total - hit.pages + hit.idle;
+    const std::int64_t headroom = limits.growth == Limits::Growth::kGrows ? holding : 0;
+    if (cost + headroom > available) {
+      head_blocked = true;
+      continue;
+    }
+    available -= cost;
+    ++holding;
+    plan.admitted.push_back(s.id);
+  }
+  return plan;
+}
+
+BatchPlan plan_batch(std::span<const SequenceView> sequences, const PoolView& pool, const Limits& limits) {
+  check_views(sequences, pool, limits);
+  BatchPlan plan;
+  std::int64_t available = pool.available;
+  std::int64_t budget = limits.chunk_tokens;
+  bool budget_spent = false;
+
+  // Sequences that hold pages, earliest first. Victims are taken from the end, so `end` moves towards the sequence that
+  // is being planned.
+  std::vector<const SequenceView*> holders;
+  for (const SequenceView& s : sequences) {
+    if (s.activity != Activity::kWaiting) holders.push_back(&s);
+  }
+  std::size_t end = holders.size();
+  std::vector<Chunk> decode;
+  std::vector<Chunk> prefill;
+  for (std::size_t i = 0; i < end; ++i) {
+    const SequenceView& s = *holders[i];
+    if (s.activity == Activity::kInTransfer) continue;
+    TESSERA_CHECK(s.computed < s.tokens, "a computing sequence has nothing to compute");
+    Chunk chunk;
+    chunk.id = s.id;
+    chunk.start = s.computed;
+    chunk.count = chunk_end(s, s.computed, limits.chunk_tokens) - s.computed;
+    chunk.reaches_end = chunk.start + chunk.count == s.tokens;
+    chunk.new_pages =
+        std::max<std::int64_t>(0, base::ceil_div(chunk.start + chunk.count, pool.page_size) - s.pages);
+    const bool is_decode = s.tokens - s.computed == 1 && s.computed >= s.prompt;
+    if (!is_decode && (budget_spent || chunk.count > budget)) {
+      budget_spent = true;
+      continue;
+    }
+    while (chunk.new_pages > available) {
+      const SequenceView& latest = *holders[end - 1];
+      if (latest.activity == Activity::kInTransfer) break;  // It will compute soon, and can be preempted then.
+      plan.preempted.push_back(latest.id);
+      available += latest.pages;
+      --end;
+      if (&latest == &s) break;
+    }
+    if (i >= end) break;  // It gave itself up.
+    if (chunk.new_pages > available) continue;
+    available -= chunk.new_pages;
+    if (!is_decode) budget -= chunk.count;
+    (is_decode ? decode : prefill).push_back(chunk);
+  }
+  plan.chunks = std::move(decode);
+  plan.chunks.insert(plan.chunks.end(), prefill.begin(), prefill.end());
+  return plan;
+}
+
+}  // namespace tessera::scheduler
