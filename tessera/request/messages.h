@@ -49,7 +49,8 @@ struct TokenLogprob {
 };
 
 // One emitted token: both checks of its step were clean. `index` counts the sequence's generated tokens from 0; every
-// index is emitted exactly once, in order, whatever preemptions happened.
+// index is emitted exactly once, in order, whatever preemptions happened. The stop token that ends a sequence is
+// emitted too, as its last token, before SequenceFinished.
 struct TokenEvent {
   SequenceId id = 0;
   std::int32_t index = 0;
@@ -58,7 +59,8 @@ struct TokenEvent {
   std::vector<TokenLogprob> top_logprobs;
 };
 
-// What happened to a sequence, summed over the engines it passed through; goes to logs, metrics and `usage`.
+// What happened to a sequence; goes to logs, metrics and `usage`. An engine reports its own share; the driver adds the
+// shares up.
 struct SequenceReport {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;  // Of the prompt, found in the prefix cache.

@@ -66,41 +66,54 @@ BatchPlan plan_batch(std::span<const SequenceView> sequences, const PoolView& po
   std::int64_t budget = limits.chunk_tokens;
   bool budget_spent = false;
 
-  // Sequences that hold pages, earliest first. Victims are taken from the end, so `end` moves towards the sequence that
-  // is being planned.
+  // Sequences that hold pages, earliest first; null once preempted.
   std::vector<const SequenceView*> holders;
   for (const SequenceView& s : sequences) {
     if (s.activity != Activity::kWaiting) holders.push_back(&s);
   }
-  std::size_t end = holders.size();
+  const auto preempt = [&](std::size_t i) {
+    plan.preempted.push_back(holders[i]->id);
+    available += holders[i]->pages_returned;
+    holders[i] = nullptr;
+  };
+  // The latest holder after i that can be preempted, or i itself when there is none.
+  const auto latest_after = [&](std::size_t i) {
+    std::size_t j = holders.size() - 1;
+    while (j > i && (holders[j] == nullptr || holders[j]->activity == Activity::kInTransfer)) --j;
+    return j;
+  };
+  const auto transfer_after = [&](std::size_t i) {
+    return std::any_of(holders.begin() + static_cast<std::ptrdiff_t>(i) + 1, holders.end(),
+                       [](const SequenceView* s) { return s != nullptr && s->activity == Activity::kInTransfer; });
+  };
+
   std::vector<Chunk> decode;
   std::vector<Chunk> prefill;
-  for (std::size_t i = 0; i < end; ++i) {
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    if (holders[i] == nullptr || holders[i]->activity == Activity::kInTransfer) continue;
     const SequenceView& s = *holders[i];
-    if (s.activity == Activity::kInTransfer) continue;
     TESSERA_CHECK(s.computed < s.tokens, "a computing sequence has nothing to compute");
     Chunk chunk;
     chunk.id = s.id;
     chunk.start = s.computed;
     chunk.count = chunk_end(s, s.computed, limits.chunk_tokens) - s.computed;
     chunk.reaches_end = chunk.start + chunk.count == s.tokens;
-    chunk.new_pages =
-        std::max<std::int64_t>(0, base::ceil_div(chunk.start + chunk.count, pool.page_size) - s.pages);
-    const bool is_decode = s.tokens - s.computed == 1 && s.computed >= s.prompt;
+    chunk.new_pages = std::max<std::int64_t>(0, base::ceil_div(chunk.start + chunk.count, pool.page_size) - s.pages);
+    const bool is_decode = s.computed >= s.prompt && s.tokens - s.computed == 1;
+    // A chunk that does not fit whole waits, and nothing of the later ones overtakes it: boundaries stay where they
+    // are.
     if (!is_decode && (budget_spent || chunk.count > budget)) {
       budget_spent = true;
       continue;
     }
-    while (chunk.new_pages > available) {
-      const SequenceView& latest = *holders[end - 1];
-      if (latest.activity == Activity::kInTransfer) break;  // It will compute soon, and can be preempted then.
-      plan.preempted.push_back(latest.id);
-      available += latest.pages;
-      --end;
-      if (&latest == &s) break;
+    while (holders[i] != nullptr && chunk.new_pages > available) {
+      const std::size_t victim = latest_after(i);
+      // A later sequence in transfer will compute soon, and can give its pages back then: better wait for it than give
+      // up an earlier one.
+      if (victim == i && transfer_after(i)) break;
+      preempt(victim);
     }
-    if (i >= end) break;  // It gave itself up.
-    if (chunk.new_pages > available) continue;
+    if (holders[i] == nullptr || chunk.new_pages > available) continue;
     available -= chunk.new_pages;
     if (!is_decode) budget -= chunk.count;
     (is_decode ? decode : prefill).push_back(chunk);

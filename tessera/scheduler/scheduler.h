@@ -39,6 +39,7 @@ struct SequenceView {
   std::int64_t tokens = 0;    // Tokens whose KV is wanted: the prompt, and what was generated and is to be computed.
   std::int64_t computed = 0;  // Tokens whose KV exists; < tokens when computing.
   std::int64_t pages = 0;     // Pages held.
+  std::int64_t pages_returned = 0;  // Of them, those that would become available if it gave them back now.
 };
 
 struct PoolView {

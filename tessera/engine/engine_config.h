@@ -1,0 +1,47 @@
+// Everything an engine is told at start. One struct, filled by flags and a file (apps/tessera), validated by
+// Engine::create.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "tessera/base/clock.h"
+#include "tessera/engine/step_observer.h"
+#include "tessera/ops/kv_layout.h"
+#include "tessera/request/messages.h"
+
+namespace tessera::engine {
+
+// Engines of one process may share a model; its memory then counts in one engine's budget only.
+enum class WeightMemory : std::uint8_t { kCounted, kCountedElsewhere };
+
+struct HandoffConfig {
+  // From the offer to the commit, the wait for room in the decode pool included. When it is over, both engines let go.
+  base::Nanoseconds timeout = std::chrono::seconds(120);
+  std::int32_t chunk_pages = 16;      // Pages of one layer in a message, at most.
+  std::int32_t chunks_per_tick = 16;  // Sent between two steps, at most.
+  // The digest of the weights that compute prompts; the engines of a pair must be given the same. Empty: the digest of
+  // this engine's own model.
+  std::string prompt_model_digest;
+};
+
+struct EngineConfig {
+  request::EngineId id = 0;  // Also its number as a peer in handoffs.
+  request::EngineRole role = request::EngineRole::kUnified;
+  ops::KvFormat kv_format = ops::KvFormat::kBF16;
+  std::int32_t page_size = 64;
+  std::int64_t pages = 0;                // 0: as many as the memory budget leaves room for.
+  std::int64_t memory_budget_bytes = 0;  // Of all lines of the memory plan; 0: no limit, and `pages` is set.
+  WeightMemory weight_memory = WeightMemory::kCounted;
+  std::int64_t running_max = 64;            // Sequences that hold pages at once; rows of a step.
+  std::int64_t chunked_prefill_size = 512;  // Prompt (and replay) tokens of one step.
+  std::int64_t context_tokens_max = 0;      // Of one sequence; 0: what the model allows.
+  std::int64_t sequences_max = 4096;        // Waiting and running; more fail with resource_exhausted.
+  std::int64_t commands_max = 8192;         // In the queue; more are refused by try_send.
+  base::Nanoseconds audit_interval = std::chrono::seconds(60);  // Between checks of the page accounts, when idle.
+  HandoffConfig handoff;
+  StepObserver* observer = nullptr;  // Tests only; must outlive the engine.
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,138 @@
+// How sequences leave an engine, and what is said about it.
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "tessera/base/logging.h"
+#include "tessera/engine/engine_loop.h"
+
+namespace tessera::engine {
+
+namespace {
+
+std::string failed_check_names(std::uint32_t bits) {
+  std::string names;
+  const auto add = [&](ops::PageCheck bit, const char* name) {
+    if ((bits & bit) == 0) return;
+    if (!names.empty()) names += '+';
+    names += name;
+  };
+  add(ops::kCheckRange, "range");
+  add(ops::kCheckTag, "tag");
+  add(ops::kCheckOwner, "owner");
+  add(ops::kCheckPosition, "position");
+  add(ops::kCheckSlot, "slot");
+  add(ops::kCheckShared, "shared");
+  return names;
+}
+
+}  // namespace
+
+void EngineLoop::finish(Sequence& sequence, request::FinishReason reason) {
+  if (config_.role != request::EngineRole::kPrefill) {
+    sequence.report.decode_ns += (parts_.clock.now() - sequence.started).count();
+  }
+  pages_->release(sequence);
+  outbox_.add(request::SequenceFinished{sequence.spec.id, reason, sequence.report});
+  table_.erase(sequence.spec.id);
+}
+
+void EngineLoop::fail(Sequence& sequence, base::Status status) {
+  if (!sequence.aborted) outbox_.add(request::SequenceFailed{sequence.spec.id, std::move(status), sequence.report});
+  drop(sequence);
+}
+
+// The client is told that a check failed, and nothing of what the check saw; the log has that, and no content.
+void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where) {
+  ++counters_.check_failures;
+  base::log().error(
+      "engine {}: page check failed ({}) in a {} of request {} sequence {}: logical page {}, page {}, expected {:#x}, "
+      "found {:#x}; {} pages held",
+      info_.id, failed_check_names(verdict.failed_checks), where, sequence.spec.request_id, sequence.spec.id,
+      verdict.logical_page, verdict.page_id, verdict.expected, verdict.found, sequence.leases.size());
+  pages_->quarantine(sequence, verdict);
+  fail(sequence, base::corruption("an integrity check of the request's KV cache failed; the request was ended"));
+}
+
+void EngineLoop::preempt(Sequence& sequence) {
+  ++counters_.preemptions;
+  ++sequence.report.preemptions;
+  if (config_.role == request::EngineRole::kDecode) {
+    sequence.report.decode_ns += (parts_.clock.now() - sequence.started).count();
+    outbox_.add(request::SequencePreempted{sequence.spec.id, std::move(sequence.generated), sequence.report});
+    drop(sequence);
+    return;
+  }
+  pages_->release(sequence);
+  sequence.state = SequenceState::kWaiting;
+}
+
+void EngineLoop::drop(Sequence& sequence) {
+  pages_->release(sequence);
+  pending_handoffs_.erase(sequence.spec.id);
+  if (sequence.receive_key.has_value()) receiving_.erase(*sequence.receive_key);
+  table_.erase(sequence.spec.id);
+}
+
+request::EngineStats EngineLoop::stats() const {
+  request::EngineStats stats = counters_;
+  for (const auto& [id, sequence] : table_) {
+    switch (sequence.state) {
+      case SequenceState::kWaiting:
+        ++stats.waiting;
+        break;
+      case SequenceState::kComputing:
+        ++stats.running;
+        break;
+      case SequenceState::kHandoffPending:
+      case SequenceState::kSending:
+      case SequenceState::kReceiving:
+        ++stats.handing_over;
+        break;
+    }
+    if (config_.role != request::EngineRole::kDecode && sequence.computed < sequence.prompt_tokens()) {
+      stats.uncached_prompt_tokens_in_flight += sequence.prompt_tokens() - sequence.computed;
+    }
+    if (sequence.state != SequenceState::kWaiting) stats.resident_tokens += wanted_tokens(sequence);
+  }
+  const kv_cache::PageCounts pages = pool_->counts();
+  stats.pages_total = pages.total;
+  stats.pages_free = pages.free;
+  stats.pages_leased = pages.leased;
+  stats.pages_cached = pages.cached;
+  stats.pages_quarantined = pages.quarantined;
+  stats.prefix_query_tokens = cache_->queries();
+  stats.prefix_hit_tokens = cache_->hit_tokens();
+  stats.check_ns = runner_->check_ns();
+  stats.step_ns = runner_->step_ns();
+  return stats;
+}
+
+// At most fifty times a second while busy, at once when the loop comes to rest, and every second in any case.
+void EngineLoop::publish_stats(Turn turn) {
+  const base::Nanoseconds age = parts_.clock.now() - stats_sent_;
+  const bool due = stats_changed_ && (turn == Turn::kIdle || age >= std::chrono::milliseconds(20));
+  if (!due && age < std::chrono::seconds(1)) return;
+  if (!outbox_.empty()) return;
+  outbox_.add(stats());
+  outbox_.flush();
+  stats_changed_ = false;
+  stats_sent_ = parts_.clock.now();
+}
+
+base::Status EngineLoop::audit() {
+  std::vector<kv_cache::Lease> held;
+  for (const auto& [id, sequence] : table_) held.insert(held.end(), sequence.leases.begin(), sequence.leases.end());
+  return pool_->audit(*stream_, held);
+}
+
+void EngineLoop::audit_when_idle() {
+  if (table_.size() > 0 || parts_.clock.now() - audited_ < config_.audit_interval) return;
+  audited_ = parts_.clock.now();
+  if (base::Status status = audit(); !status.ok()) {
+    base::log().error("engine {}: the page accounts do not balance: {}", info_.id, status.to_string());
+  }
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,141 @@
+#include "tessera/engine/sequence_pages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/check.h"
+#include "tessera/base/logging.h"
+
+namespace tessera::engine {
+
+using kv_cache::Lease;
+
+namespace {
+
+// Private pages are owned by their sequence, cached and shared ones by their chain (lease.h).
+bool is_private(const Lease& lease, SequenceId id) { return lease.owner == kv_cache::owner_of_sequence(id); }
+
+}  // namespace
+
+SequencePages::SequencePages(kv_cache::PagePool& pool, kv_cache::PrefixCache& cache, ops::Stream& stream,
+                             kv_cache::PrefixScope scope)
+    : pool_(pool), cache_(cache), stream_(stream), scope_(std::move(scope)) {}
+
+kv_cache::PrefixScope SequencePages::scope_of(const Sequence& sequence) const {
+  kv_cache::PrefixScope scope = scope_;
+  scope.tenant = sequence.spec.tenant;
+  return scope;
+}
+
+scheduler::PoolView SequencePages::view() const {
+  const kv_cache::PageCounts counts = pool_.counts();
+  scheduler::PoolView view;
+  view.page_size = pool_.layout().page_size;
+  view.usable = counts.total - counts.quarantined;
+  view.available = counts.free + cache_.evictable();
+  return view;
+}
+
+std::int64_t SequencePages::returned_by(const Sequence& sequence) const {
+  return std::ranges::count_if(sequence.leases, [&](const Lease& lease) {
+    return pool_.is_current(lease) && pool_.lease_count(lease.page) == 1;
+  });
+}
+
+std::vector<Lease> SequencePages::lease_prefix(const Sequence& sequence, std::int64_t max_pages) {
+  if (max_pages <= 0) return {};
+  return cache_.match(scope_of(sequence), sequence.spec.prompt, max_pages);
+}
+
+std::int64_t SequencePages::idle_before(std::span<const Lease> prefix) const {
+  return std::ranges::count_if(prefix, [&](const Lease& lease) { return pool_.lease_count(lease.page) == 1; });
+}
+
+void SequencePages::give_back(std::span<const Lease> leases) {
+  for (const Lease& lease : leases) {
+    if (base::Status status = pool_.release(stream_, lease); !status.ok()) {
+      base::log().error("page accounts: {}", status.to_string());
+    }
+  }
+}
+
+base::Result<std::vector<Lease>> SequencePages::allocate(const Sequence& sequence, std::int64_t first_position,
+                                                         std::int64_t count) {
+  const std::int64_t missing = count - pool_.counts().free;
+  if (missing > 0) cache_.evict(missing);
+  std::vector<Lease> leases;
+  for (std::int64_t i = 0; i < count; ++i) {
+    base::Result<Lease> lease = pool_.allocate(stream_, kv_cache::owner_of_sequence(sequence.spec.id),
+                                               static_cast<std::int32_t>(first_position + i));
+    if (!lease.has_value()) {
+      give_back(leases);
+      return base::failure(lease.error());
+    }
+    leases.push_back(*lease);
+  }
+  return leases;
+}
+
+base::Status SequencePages::admit(Sequence& sequence, std::vector<Lease> prefix, std::int64_t tokens) {
+  TESSERA_CHECK(sequence.leases.empty(), "admitted twice");
+  const std::int64_t total = base::ceil_div(tokens, pool_.layout().page_size);
+  const std::int64_t hits = std::ssize(prefix);
+  TESSERA_CHECK(hits <= total);
+  base::Result<std::vector<Lease>> fresh = allocate(sequence, hits, total - hits);
+  if (!fresh.has_value()) {
+    give_back(prefix);
+    return fresh.error();
+  }
+  sequence.leases = std::move(prefix);
+  sequence.leases.insert(sequence.leases.end(), fresh->begin(), fresh->end());
+  changed(sequence);
+  return {};
+}
+
+base::Status SequencePages::grow(Sequence& sequence, std::int64_t count) {
+  if (count == 0) return {};
+  base::Result<std::vector<Lease>> fresh = allocate(sequence, std::ssize(sequence.leases), count);
+  if (!fresh.has_value()) return fresh.error();
+  sequence.leases.insert(sequence.leases.end(), fresh->begin(), fresh->end());
+  changed(sequence);
+  return {};
+}
+
+void SequencePages::release(Sequence& sequence) {
+  give_back(sequence.leases);
+  sequence.leases.clear();
+  sequence.computed = 0;
+  sequence.prompt_cached = false;
+  changed(sequence);
+}
+
+void SequencePages::cache_prompt(Sequence& sequence) {
+  if (sequence.prompt_cached) return;
+  sequence.prompt_cached = true;
+  const std::int64_t whole = sequence.prompt_tokens() / pool_.layout().page_size;
+  if (whole == 0) return;
+  cache_.insert(scope_of(sequence), sequence.spec.prompt,
+                std::span(sequence.leases).first(static_cast<std::size_t>(whole)));
+  changed(sequence);
+}
+
+void SequencePages::quarantine_page(kv_cache::PageId page, kv_cache::QuarantineCause cause) {
+  cache_.drop(page);
+  pool_.quarantine(stream_, page, cause == kv_cache::QuarantineCause::kFailedCheck ? "failed check" : "write in flight",
+                   cause);
+}
+
+void SequencePages::quarantine(Sequence& sequence, const ops::RowVerdict& verdict) {
+  for (std::int64_t j = 0; j < std::ssize(sequence.leases); ++j) {
+    const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
+    const bool record_is_wrong = j == verdict.logical_page && verdict.page_id == lease.page;
+    if (!pool_.is_current(lease)) continue;  // Quarantined already, through another holder.
+    if (is_private(lease, sequence.spec.id) || record_is_wrong) {
+      quarantine_page(lease.page, kv_cache::QuarantineCause::kFailedCheck);
+    }
+  }
+  release(sequence);
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,61 @@
+// The pages of sequences: which each holds, from admission to the end. The only place of the engine that takes pages
+// from the pool or gives them back. Used from the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/status.h"
+#include "tessera/engine/sequence.h"
+#include "tessera/kv_cache/page_pool.h"
+#include "tessera/kv_cache/prefix_cache.h"
+#include "tessera/scheduler/scheduler.h"
+
+namespace tessera::engine {
+
+class SequencePages {
+ public:
+  // `scope` is that of the prompts this pool holds; each sequence's tenant is put in.
+  SequencePages(kv_cache::PagePool& pool, kv_cache::PrefixCache& cache, ops::Stream& stream,
+                kv_cache::PrefixScope scope);
+
+  scheduler::PoolView view() const;
+  // Pages that would become available if the sequence gave its own back.
+  std::int64_t returned_by(const Sequence& sequence) const;
+
+  // Leases the cached prefix of a waiting sequence's prompt, at most max_pages. Either admit takes the leases over, or
+  // give_back ends them.
+  std::vector<kv_cache::Lease> lease_prefix(const Sequence& sequence, std::int64_t max_pages);
+  std::int64_t idle_before(std::span<const kv_cache::Lease> prefix) const;
+  void give_back(std::span<const kv_cache::Lease> leases);
+
+  // Gives the sequence pages for `tokens` tokens, `prefix` first. Evicts cached pages where it must. On failure
+  // (resource_exhausted) nothing is held, the prefix neither.
+  base::Status admit(Sequence& sequence, std::vector<kv_cache::Lease> prefix, std::int64_t tokens);
+  // `count` pages more; on failure the sequence holds what it held.
+  base::Status grow(Sequence& sequence, std::int64_t count);
+  // Ends all leases of the sequence.
+  void release(Sequence& sequence);
+  // Offers the whole pages of the prompt, whose KV is complete, to the prefix cache; once.
+  void cache_prompt(Sequence& sequence);
+
+  // A check failed on the sequence: puts in quarantine what can be to blame, which is every page that only this
+  // sequence holds, and the page of the verdict where the device's record of it (and not the page table) was wrong; a
+  // page that others share too then fails their own next check. Then ends all leases.
+  void quarantine(Sequence& sequence, const ops::RowVerdict& verdict);
+  void quarantine_page(kv_cache::PageId page, kv_cache::QuarantineCause cause);
+
+ private:
+  base::Result<std::vector<kv_cache::Lease>> allocate(const Sequence& sequence, std::int64_t first_position,
+                                                      std::int64_t count);
+  kv_cache::PrefixScope scope_of(const Sequence& sequence) const;
+  void changed(Sequence& sequence) { sequence.leases_epoch = ++last_epoch_; }
+
+  kv_cache::PagePool& pool_;
+  kv_cache::PrefixCache& cache_;
+  ops::Stream& stream_;
+  const kv_cache::PrefixScope scope_;
+  std::uint64_t last_epoch_ = 0;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,40 @@
+// Where tests of integrity stand between an engine and its checks: with a StepObserver they may change, at the moments
+// that matter, everything that the page check must not trust. No production code makes one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tessera/kv_cache/page_pool.h"
+#include "tessera/kv_cache/page_table.h"
+#include "tessera/request/sequence_spec.h"
+
+namespace tessera::engine {
+
+// One row of the batch, from the host's records.
+struct StepRowView {
+  request::SequenceId id = 0;
+  std::span<const kv_cache::Lease> leases;
+  std::int64_t start = 0;        // First token that the step computes.
+  std::int64_t count = 0;        // How many.
+  std::int64_t first_token = 0;  // Index of that token in the batch.
+};
+
+struct StepView {
+  std::span<const StepRowView> rows;
+  kv_cache::PagePool& pool;
+  kv_cache::PageTable& page_table;
+  std::span<std::int64_t> slot_mapping;  // [tokens]; not yet uploaded in before_check.
+};
+
+// Called on the engine's thread.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  // Everything is prepared; the first check is about to be enqueued.
+  virtual void before_check(const StepView& step) = 0;
+  // The forward pass and the sampling are enqueued; the second check is about to be.
+  virtual void before_second_check(const StepView& step) = 0;
+};
+
+}  // namespace tessera::engine
