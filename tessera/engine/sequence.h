@@ -74,6 +74,8 @@ class SequenceTable {
   std::int64_t size() const { return std::ssize(sequences_); }
   auto begin() { return sequences_.begin(); }
   auto end() { return sequences_.end(); }
+  auto begin() const { return sequences_.begin(); }
+  auto end() const { return sequences_.end(); }
 
   // An aborted id: a handoff or a start of it that comes later is refused. The oldest are forgotten first.
   void bury(SequenceId id) {

@@ -1,0 +1,66 @@
+// A model whose next token is a hash of its whole context as the KV pages have it: the judge of everything that moves,
+// shares, evicts, hands over or recomputes pages. Whatever goes wrong with a page (another sequence's, an old one, one
+// that was never written, one that another plan wrote) changes the next token.
+//
+// For each token and layer it hashes (token, position, layer, flavor) to 64 bits and writes them as keys and values
+// with two bits an element, small enough to come back unchanged from FP8. A forward pass reads every position of the
+// context back through the checked page table and folds it into a hash; the logits are pseudo-random in that hash. The
+// flavor says which engine's plan wrote the KV, so that provenance is judged as well.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/models/model.h"
+
+namespace tessera::tests {
+
+struct ContextOracleOptions {
+  std::uint32_t flavor = 1;
+  std::int64_t context = 4096;
+  // Called at the start of every forward pass, on the engine's thread.
+  std::function<void()> before_forward;
+};
+
+class ContextOracleModel final : public models::Model {
+ public:
+  static constexpr std::int64_t kVocab = 128;
+  static constexpr std::int32_t kLayers = 2;
+  static constexpr std::int32_t kKvHeads = 2;
+  static constexpr std::int32_t kHeadDim = 8;
+  // A token whose keys are NaN.
+  static constexpr std::int32_t kPoison = kVocab - 1;
+
+  ContextOracleModel(ops::Backend& backend, ContextOracleOptions options);
+
+  const models::ModelConfig& config() const override { return config_; }
+  ops::KvLayout kv_layout(ops::KvFormat format, std::int32_t page_size) const override;
+  base::Result<std::unique_ptr<models::Workspace>> make_workspace(const models::WorkspaceLimits& limits) const override;
+  void forward(ops::Stream& stream, models::Workspace& workspace, const models::ForwardBatch& batch,
+               ops::Matrix logits) const override;
+  std::int64_t weight_bytes() const override { return 0; }
+  const std::string& digest() const override { return digest_; }
+  const std::string& weight_format() const override { return weight_format_; }
+
+ private:
+  ops::Backend& backend_;
+  const ContextOracleOptions options_;
+  models::ModelConfig config_;
+  std::string digest_ = "context-oracle";
+  std::string weight_format_ = "none";
+};
+
+// Which flavor wrote the prompt's KV, and the generated tokens'.
+struct Flavors {
+  std::uint32_t prompt = 1;
+  std::uint32_t generated = 1;
+};
+
+// What an undisturbed greedy run generates, computed without pages, engines or backends: `count` tokens.
+std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, std::int64_t count, Flavors flavors);
+
+}  // namespace tessera::tests
