@@ -7,7 +7,7 @@
 
 #include "tessera/base/check.h"
 
-namespace tessera::tests {
+namespace tessera::test_support {
 
 namespace {
 
@@ -166,4 +166,4 @@ std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, st
   return generated;
 }
 
-}  // namespace tessera::tests
+}  // namespace tessera::test_support

@@ -17,7 +17,7 @@
 
 #include "tessera/models/model.h"
 
-namespace tessera::tests {
+namespace tessera::test_support {
 
 struct ContextOracleOptions {
   std::uint32_t flavor = 1;
@@ -63,4 +63,4 @@ struct Flavors {
 // What an undisturbed greedy run generates, computed without pages, engines or backends: `count` tokens.
 std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, std::int64_t count, Flavors flavors);
 
-}  // namespace tessera::tests
+}  // namespace tessera::test_support

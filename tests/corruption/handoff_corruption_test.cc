@@ -1,0 +1,75 @@
+// Damage between prefill and decode: while the sender reads, and while the receiver waits or writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/serving/serving_harness.h"
+
+namespace tessera::test_support {
+namespace {
+
+using testing::ElementsAreArray;
+
+// Damages the tags of all leased pages of an engine that are at a logical position.
+int damage(engine::Engine& engine, std::int32_t position) {
+  auto& pool = engine.loop().pool();
+  int damaged = 0;
+  for (kv_cache::PageId page = 1; page < static_cast<kv_cache::PageId>(pool.cache().num_pages); ++page) {
+    if (pool.state(page) == kv_cache::PageState::kLeased && pool.position(page) == position) {
+      pool.mutable_tags_for_fault_injection()[page] ^= 8;
+      ++damaged;
+    }
+  }
+  return damaged;
+}
+
+void expect_only_that_one_failed(ServingHarness& harness, request::SequenceId id,
+                                 const std::vector<std::int32_t>& prompt) {
+  const Heard heard = harness.heard(id);
+  EXPECT_EQ(heard.terminals, 1);
+  ASSERT_TRUE(heard.failed.has_value());
+  EXPECT_EQ(heard.failed->code(), base::StatusCode::kCorruption);
+  EXPECT_EQ(heard.tokens.size(), 1u);
+  const auto again = harness.submit(prompt, 6);
+  harness.run_until_ended();
+  EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+}
+
+TEST(HandoffCorruption, APageOfTheSenderBeforeItIsRead) {
+  ServingHarness harness({});
+  const auto prompt = make_prompt(1, 22);
+  const auto id = harness.submit(prompt, 6);
+  ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().handing_over == 1; }));
+  ASSERT_EQ(damage(harness.first(), 1), 1);
+  harness.run_until_ended();
+  expect_only_that_one_failed(harness, id, prompt);
+  EXPECT_GT(harness.first().loop().stats().pages_quarantined, 0);
+  harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined,
+                               harness.decode().loop().stats().pages_quarantined);
+}
+
+TEST(HandoffCorruption, APageOfTheReceiverBeforeItIsWritten) {
+  ServingHarness harness({});
+  const auto prompt = make_prompt(1, 22);
+  // Messages with page data wait until the damage is done.
+  std::vector<std::tuple<kv_transfer::PeerId, kv_transfer::PeerId, std::vector<std::byte>>> held;
+  bool holding = true;
+  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+    if (holding && harness.decode().loop().stats().handing_over == 1 && from == 1) {
+      held.emplace_back(from, to, std::move(message));
+    } else {
+      harness.transport().deliver(from, to, std::move(message));
+    }
+  });
+  const auto id = harness.submit(prompt, 6);
+  ASSERT_TRUE(harness.run_until([&] { return !held.empty(); }));
+  ASSERT_EQ(damage(harness.decode(), 2), 1);
+  holding = false;
+  for (auto& [from, to, message] : held) harness.transport().deliver(from, to, std::move(message));
+  harness.run_until_ended();
+  expect_only_that_one_failed(harness, id, prompt);
+  harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined,
+                               harness.decode().loop().stats().pages_quarantined);
+}
+
+}  // namespace
+}  // namespace tessera::test_support
