@@ -181,7 +181,7 @@ void EngineLoop::take_committed(const kv_transfer::HandoffCommitted& event) {
 
 void EngineLoop::take_aborted(const kv_transfer::HandoffAborted& event) {
   // Before the leases end: the writes that may still come must find nobody else's page.
-  for (const kv_cache::PageId page : event.quarantine) pages_->quarantine_page(page, event.cause);
+  for (const kv_transfer::PageToQuarantine& page : event.quarantine) pages_->quarantine_page(page.page, page.cause);
   const auto entry = receiving_.extract(event.key);
   if (entry.empty()) return;  // The sequence was dropped while it waited.
   Sequence& sequence = *table_.find(entry.mapped());

@@ -105,6 +105,10 @@ void PagePool::write_record(ops::Stream& stream, PageId page) {
   backend_.copy_to_device(stream, lease_counts_ + page, &p.leases, sizeof(p.leases));
 }
 
+void PagePool::write_lease_count(ops::Stream& stream, PageId page) {
+  backend_.copy_to_device(stream, lease_counts_ + page, &pages_[page].leases, sizeof(pages_[page].leases));
+}
+
 void PagePool::enter(PageId page, PageState state) {
   const auto count = [this](PageState s) -> std::int64_t& {
     switch (s) {
@@ -168,7 +172,7 @@ Lease PagePool::share(ops::Stream& stream, const Lease& lease) {
   Page& p = pages_[lease.page];
   ++p.leases;
   if (p.state == PageState::kCached) enter(lease.page, PageState::kLeased);
-  write_record(stream, lease.page);
+  write_lease_count(stream, lease.page);
   if (p.held_by_cache && p.leases == 1 && observer_ != nullptr) observer_->lease_began(lease.page);
   return Lease{lease.page, p.tag, p.owner};
 }
@@ -183,10 +187,10 @@ base::Status PagePool::release(ops::Stream& stream, const Lease& lease) {
   Page& p = pages_[lease.page];
   --p.leases;
   if (p.leases > 0) {
-    write_record(stream, lease.page);
+    write_lease_count(stream, lease.page);
   } else if (p.held_by_cache) {
     enter(lease.page, PageState::kCached);
-    write_record(stream, lease.page);
+    write_lease_count(stream, lease.page);
     if (observer_ != nullptr) observer_->leases_ended(lease.page);
   } else {
     make_free(stream, lease.page);
@@ -201,7 +205,7 @@ Lease PagePool::set_cached(ops::Stream& stream, const Lease& lease, PageOwner ch
   TESSERA_CHECK(p.leases == 1 || p.owner == chain_owner, "other holders would keep the old owner");
   p.held_by_cache = true;
   p.owner = chain_owner;
-  write_record(stream, lease.page);
+  backend_.copy_to_device(stream, owners_ + lease.page, &p.owner, sizeof(p.owner));
   return Lease{lease.page, p.tag, p.owner};
 }
 

@@ -129,7 +129,10 @@ class PagePool {
     bool held_by_cache = false;
     QuarantineCause cause = QuarantineCause::kFailedCheck;  // Of a quarantined page.
   };
+  // All four records: only where the page begins or ends a life. What changes in between is written alone, so that a
+  // record that was damaged on the device is never repaired, and the next check finds it.
   void write_record(ops::Stream& stream, PageId page);
+  void write_lease_count(ops::Stream& stream, PageId page);
   void enter(PageId page, PageState state);
   void make_free(ops::Stream& stream, PageId page);
   bool end_silently(PageTag tag);

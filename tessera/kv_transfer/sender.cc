@@ -230,6 +230,7 @@ struct Sender::Impl {
       peer.chunk_pages =
           static_cast<std::int32_t>(std::min<std::int64_t>({options.chunk_pages, theirs->chunk_pages_max, fitting}));
     } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
+      if (reject->reason.code() == base::StatusCode::kDataLoss) return;  // Damaged on its way: hello is sent again.
       if (reject->reason.code() != base::StatusCode::kUnavailable) {
         refuse(from, peer, reject->reason);
       } else if (peer.state == PeerState::kReady) {

@@ -40,7 +40,8 @@ TEST_P(HandoffFault, OnEveryMessage) {
   for (int n = 0;; ++n) {
     ASSERT_LT(n, 200);
     HarnessOptions options;
-    options.handoff_timeout = std::chrono::milliseconds(60);
+    // Longer than the protocol waits before it says something again.
+    options.handoff_timeout = std::chrono::seconds(1);
     ServingHarness harness(options);
     auto& transport = harness.transport();
     int seen = 0;
@@ -79,7 +80,8 @@ TEST_P(HandoffFault, OnEveryMessage) {
     const auto id = harness.submit(prompt, 8);
     harness.run_until_ended();
     if (!reached) {
-      EXPECT_GT(n, 10) << "a handoff has more messages than that";
+      // Hello, offer, two chunks of each layer, commit, and the answers to hello, offer and commit.
+      EXPECT_GE(n, 10);
       break;
     }
     const Heard heard = harness.heard(id);
@@ -100,7 +102,7 @@ TEST_P(HandoffFault, OnEveryMessage) {
     for (int i = 0; i < 2000; ++i) harness.turn();
     harness.expect_pages_balance();
   }
-  EXPECT_GT(finished + failed, 10);
+  EXPECT_GE(finished + failed, 10);
   // Doubled messages harm nobody.
   if (fault == Fault::kDuplicate) {
     EXPECT_EQ(failed, 0);
@@ -114,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Transport, HandoffFault,
 
 TEST(HandoffFailure, ASilentPeerEndsTheSequenceAtTheDeadline) {
   HarnessOptions options;
-  options.handoff_timeout = std::chrono::milliseconds(50);
+  options.handoff_timeout = std::chrono::seconds(1);
   ServingHarness harness(options);
   harness.transport().set_filter([](auto, auto, auto) {});
   const auto id = harness.submit(make_prompt(1, 22), 8);
