@@ -1,0 +1,189 @@
+"""The training stream: packed rows of conversations, the same for every run with the same seed.
+
+Chunk `i` of shard `s` depends on the seed, `s`, `i` and the progress it stands for, never on the number of workers or
+GPUs. Workers are processes of their own that write chunks to a spool folder, a bounded number ahead of the trainer:
+`python stream.py --worker ...` is how the trainer starts them.
+"""
+
+import argparse
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import chat
+from example import Example
+from tasks import TASKS
+from tokenizer import Tokenizer
+
+# Shares of training tokens by task; recall starts with RECALL_FIRST and falls to its share by RECALL_UNTIL.
+SHARES = {
+    "arithmetic": 0.17, "choice": 0.17, "retrieval": 0.19, "tools": 0.13, "episodes": 0.12, "tracing": 0.09,
+    "functions": 0.03, "dialogue": 0.03, "recall": 0.07,
+}
+RECALL_FIRST, RECALL_UNTIL = 0.35, 0.3
+TASK_NAMES = list(SHARES)
+# Easy levels come first; from this part of the run on all levels are equally frequent.
+EASY_UNTIL = 0.15
+LONG_DOCUMENT = 512  # tokens; the prompts of longer ones carry no loss
+CHAINED = {"arithmetic", "choice", "tracing", "functions", "dialogue"}
+
+SYSTEMS = [
+    "You are a helpful assistant.", "You are a small model.", "Answer briefly.", "Be exact.", "You solve small tasks.",
+    "You are tessera-pocket.", "Help the user.", "Think step by step.", "You are an assistant that can call tools.",
+]
+
+
+def shares(progress: float) -> dict[str, float]:
+    late = min(1.0, progress / RECALL_UNTIL)
+    recall = RECALL_FIRST + (SHARES["recall"] - RECALL_FIRST) * late
+    rest = (1.0 - recall) / (1.0 - SHARES["recall"])
+    return {name: recall if name == "recall" else share * rest for name, share in SHARES.items()}
+
+
+def level_of(rng: random.Random, levels: tuple[int, ...], progress: float) -> int:
+    tilt = 0.8 * max(0.0, 1.0 - progress / EASY_UNTIL)
+    return rng.choices(levels, [math.exp(-tilt * level) for level in levels])[0]
+
+
+def conversation(rng: random.Random, task: str, progress: float) -> Example:
+    module = TASKS[task]
+    example = module.make(rng, level_of(rng, module.LEVELS, progress), False)
+    if task in CHAINED and rng.random() < 0.15:
+        other = rng.choice(sorted(CHAINED))
+        module = TASKS[other]
+        example.messages += module.make(rng, level_of(rng, module.LEVELS, progress), False).messages
+    return example
+
+
+def system_text(rng: random.Random) -> str | None:
+    pick = rng.random()
+    if pick < 0.25:
+        return None
+    if pick < 0.5:
+        return chat.KIMI_SYSTEM
+    return chat.DEFAULT_SYSTEM if pick < 0.85 else rng.choice(SYSTEMS)
+
+
+def document(rng: random.Random, tokenizer: Tokenizer, task: str, progress: float) -> tuple[list[int], list[int]]:
+    """Token ids and loss weights. Short answers weigh more a token, so that no task drowns another."""
+    example = conversation(rng, task, progress)
+    ids, weights = tokenizer.encode_segments(chat.render(example.messages, example.tools, system_text(rng)))
+    answers = sum(weight == chat.ANSWER for weight in weights)
+    scale = min(6.0, max(0.6, math.sqrt(64 / max(1, answers)) * max(1.0, math.sqrt(len(ids) / LONG_DOCUMENT))))
+    answer = min(255, round(2 * chat.ANSWER * scale))
+    prompt = 3 * chat.PROMPT if len(ids) <= LONG_DOCUMENT else 0
+    return ids, [answer if w == chat.ANSWER else prompt if w else 0 for w in weights]
+
+
+def pack(seed: str, tokenizer: Tokenizer, rows: int, length: int, progress: float) -> dict[str, np.ndarray]:
+    """One chunk. `weight[t]` belongs to the prediction of token t + 1; `start[t]` is where t's document begins."""
+    rng = random.Random(seed)
+    tokens = np.full((rows, length), tokenizer.pad, np.int16)
+    weight = np.zeros((rows, length), np.uint8)
+    start = np.tile(np.arange(length, dtype=np.int16), (rows, 1))
+    task = np.full((rows, length), 255, np.uint8)
+    filled = [0] * rows
+    spent = dict.fromkeys(TASK_NAMES, rng.random() * 500.0)
+    misses, share = 0, shares(progress)
+    while misses < 24:
+        name = min(TASK_NAMES, key=lambda t: spent[t] / share[t])
+        ids, weights = document(rng, tokenizer, name, progress)
+        size = len(ids)
+        row = next((r for r in range(rows) if filled[r] + size <= length), None)
+        if row is None:
+            misses += 1
+            spent[name] += 50.0  # lets another task try the gap
+            continue
+        at = filled[row]
+        tokens[row, at : at + size] = ids
+        weight[row, at : at + size - 1] = weights[1:]
+        start[row, at : at + size] = at
+        task[row, at : at + size] = TASK_NAMES.index(name)
+        filled[row] = at + size
+        spent[name] += size
+    return {"tokens": tokens, "weight": weight, "start": start, "task": task}
+
+
+class Stream:
+    """Starts workers for the given shards and hands out their chunks in order."""
+
+    def __init__(self, tokenizer_dir: str, spool: str, seed: int, shards: list[int], rows: int, length: int,
+                 total_steps: int, first_step: int, workers: int, first_progress: float = 0.0, ahead: int = 48):
+        self.spool, self.shards = Path(spool), shards
+        self.spool.mkdir(parents=True, exist_ok=True)
+        for old in self.spool.glob("*.np[yz]"):
+            old.unlink()
+        self._consumed(first_step)
+        command = [sys.executable, os.path.abspath(__file__), "--worker", "--tokenizer", tokenizer_dir, "--spool", spool,
+                   "--seed", str(seed), "--shards", ",".join(map(str, shards)), "--rows", str(rows), "--length", str(length),
+                   "--total-steps", str(total_steps), "--first-progress", str(first_progress), "--first-step", str(first_step), "--ahead", str(ahead),
+                   "--workers", str(workers), "--parent", str(os.getpid())]
+        quiet = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+        self.processes = [subprocess.Popen([*command, "--index", str(i)], env=quiet) for i in range(workers)]
+        self.waited_s = 0.0
+
+    def _consumed(self, step: int) -> None:
+        scratch = self.spool / "consumed.tmp"
+        scratch.write_text(str(step))
+        scratch.replace(self.spool / "consumed")
+
+    def take(self, step: int, shard: int) -> dict[str, np.ndarray]:
+        path = self.spool / f"{shard}_{step}.npz"
+        began = time.monotonic()
+        while not path.exists():
+            if any(process.poll() not in (None, 0) for process in self.processes):
+                raise RuntimeError("a data worker died")
+            time.sleep(0.002)
+        self.waited_s += time.monotonic() - began
+        with np.load(path) as loaded:
+            chunk = {name: loaded[name] for name in loaded.files}
+        path.unlink()
+        if shard == self.shards[-1] and step % 4 == 0:
+            self._consumed(step)
+        return chunk
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait()
+
+
+def _worker(args) -> None:
+    tokenizer = Tokenizer.load(args.tokenizer)
+    spool, shards = Path(args.spool), [int(s) for s in args.shards.split(",")]
+    index = args.index
+    while True:
+        step, shard = args.first_step + index // len(shards), shards[index % len(shards)]
+        while step > int((spool / "consumed").read_text()) + args.ahead:
+            if os.getppid() != args.parent:
+                return
+            time.sleep(0.01)
+        progress = args.first_progress + (1.0 - args.first_progress) * min(1.0, step / args.total_steps)
+        chunk = pack(f"{args.seed}/{shard}/{step}", tokenizer, args.rows, args.length, progress)
+        scratch = spool / f"{shard}_{step}.tmp.npy"
+        with open(scratch, "wb") as out:
+            np.savez(out, **chunk)
+        scratch.rename(spool / f"{shard}_{step}.npz")
+        index += args.workers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Data worker; the trainer starts it.")
+    parser.add_argument("--worker", action="store_true", required=True)
+    for name in ("tokenizer", "spool", "shards"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("seed", "rows", "length", "total-steps", "first-step", "ahead", "workers", "index", "parent"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--first-progress", type=float, default=0.0)
+    _worker(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

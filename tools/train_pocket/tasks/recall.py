@@ -1,0 +1,137 @@
+"""Dense recall, a primer for training only: pairs of a key and a value, then many questions about them.
+
+One question about one fact is a weak signal: with only those, a model of this size learned to find facts and never
+to tell them apart by their keys. Here each conversation asks for many of its pairs, so that looking a value up by
+its key pays at once. Levels: 2 or 3 pairs, 4 to 6, 7 to 12, 13 to 24.
+"""
+
+import entities
+from example import Example, assistant, user
+from tasks.choice import LETTERS, RELATIONS
+from wording import Wordings
+
+LEVELS = (1, 2, 3, 4)
+_COUNTS = {1: (2, 3), 2: (4, 6), 3: (7, 12), 4: (13, 24)}
+MAX_QUESTIONS = 10
+
+_PAIR_FORMS = ["{k}: {v}", "{k} = {v}", "{k} is {v}.", "{k} -> {v}", "{k} has {v}.", "{k}, {v};", "the {k} holds {v}.", "{k} got {v}."]
+ASK_ALL = Wordings(
+    "[Give|Write|List|Show|Tell me|Look up|Find] [the values|the entries|the partners|what belongs to them|the answers] "
+    "[for|of|at] {keys}[.| please.| in this order.| line by line.]",
+)
+ASK_COPY = Wordings(
+    "[Write|Repeat|Copy|Show|Say|Give me] [the list|the lines|all of it|everything|the whole text] [again|once more|exactly|as it stands][.| please.| now.]",
+)
+ASK_ONE = Wordings(
+    "[What is|Give|And|Now|Look up|What about|Find|Tell me] {k}[?|.| please.| now.| there?]",
+    "[Which value|What] [belongs to|goes with|stands at|is listed for] {k}?",
+)
+ASK_KEY = Wordings(
+    "[Who|Which one|Which key|Which entry] [has|holds|goes with|belongs to|stands at|got] {v}[?| there?| in the list?| above?]",
+)
+ASK_LETTER = Wordings("[Which letter|Which option|What letter|Where] [is|stands for|means|says|shows] {v}[?|, please?| here?| above?]")
+ASK_OPTION = Wordings("[What|Which word|Which entry|What text] [is|stands at|is at|is under|belongs to] [option |letter |]{k}[?|, please?| here?]")
+
+
+def _keys(rng, unseen: bool, count: int) -> list[str]:
+    pick = rng.random()
+    if pick < 0.35:
+        return entities.persons.several(rng, unseen, count)
+    if pick < 0.55:
+        return rng.sample("abcdefghijklmnopqrstuvwxyz", count)
+    if pick < 0.7:
+        return [str(n) for n in rng.sample(range(10, 100), count)]
+    pools = [entities.cities, entities.things, entities.animals, entities.colours]
+    return rng.choice(pools).several(rng, unseen, count)
+
+
+def _values(rng, unseen: bool, count: int) -> list[str]:
+    pick = rng.random()
+    if pick < 0.3:
+        return [str(n) for n in rng.sample(range(1, 100), count)]
+    if pick < 0.7:
+        pool = rng.choice([entities.colours, entities.animals, entities.foods, entities.jobs, entities.cities])
+        return pool.several(rng, unseen, count)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[entities.identifier(rng) if pick < 0.85 else entities.made_up_word(rng, unseen)] = None
+    return list(found)
+
+
+def make(rng, level: int, unseen: bool) -> Example:
+    count = rng.randint(*_COUNTS[level])
+    pick = rng.random()
+    if pick < 0.25:
+        messages = _facts(rng, min(count, 8), unseen)
+    elif pick < 0.4:
+        messages = _options(rng, min(max(count, 2), 4), unseen)
+    else:
+        messages = _pairs(rng, count, unseen)
+    return Example("recall", level, messages, "open", messages[-1]["content"])
+
+
+def _pairs(rng, count: int, unseen: bool) -> list[dict]:
+    keys, values = _keys(rng, unseen, count), _values(rng, unseen, count)
+    form = rng.choice(_PAIR_FORMS)
+    lines = [form.format(k=k, v=v) for k, v in zip(keys, values)]
+    text = rng.choice(["\n", " "]).join(lines) + "\n"
+    order = rng.sample(range(count), min(count, MAX_QUESTIONS))
+    pick = rng.random()
+    if pick < 0.1:
+        return [user(text + ASK_COPY.pick(rng, unseen)), assistant("\n".join(lines))]
+    if pick < 0.45:
+        asked = ASK_ALL.pick(rng, unseen, keys=", ".join(keys[i] for i in order))
+        with_keys = rng.random() < 0.6
+        reply = "\n".join(f"{keys[i]}: {values[i]}" if with_keys else values[i] for i in order)
+        return [user(text + asked), assistant(reply)]
+    messages = []
+    for i in order:
+        if rng.random() < 0.75:
+            asked, reply = ASK_ONE.pick(rng, unseen, k=keys[i]), values[i]
+        else:
+            asked, reply = ASK_KEY.pick(rng, unseen, v=values[i]), keys[i]
+        messages += [user(text + asked), assistant(reply)]
+        text = ""
+    return messages
+
+
+def _facts(rng, count: int, unseen: bool) -> list[dict]:
+    """Facts as choice tells them; answers in words or, with options, in letters."""
+    told, asked, pool, say, reverse = RELATIONS[rng.choice(sorted(RELATIONS))]
+    people, values = entities.persons.several(rng, unseen, count), pool.several(rng, unseen, count)
+    text = rng.choice(["\n", " "]).join(told.pick(rng, unseen, a=p, v=v) for p, v in zip(people, values)) + "\n"
+    shown = rng.sample(values, min(4, count))
+    mode = rng.choice(["word", "letter", "sentence"])
+    if mode == "letter":
+        mark = rng.choice(["{}. {}", "{}) {}", "({}) {}", "{}: {}"])
+        text += "\n".join(mark.format(LETTERS[i], v) for i, v in enumerate(shown)) + "\n"
+    messages = []
+    for i in rng.sample(range(count), count):
+        if mode == "letter":
+            if values[i] not in shown:
+                continue
+            reply = LETTERS[shown.index(values[i])]
+        else:
+            reply = values[i] if mode == "word" else say.format(a=people[i], v=values[i])
+        if mode == "word" and rng.random() < 0.25:
+            question, reply = reverse.pick(rng, unseen, v=values[i]), people[i]
+        else:
+            question = asked.pick(rng, unseen, a=people[i])
+        messages += [user(text + question), assistant(reply)]
+        text = ""
+    return messages
+
+
+def _options(rng, count: int, unseen: bool) -> list[dict]:
+    values = _values(rng, unseen, count)
+    mark = rng.choice(["{}. {}", "{}) {}", "({}) {}", "{}: {}"])
+    text = "\n".join(mark.format(LETTERS[i], v) for i, v in enumerate(values)) + "\n"
+    messages = []
+    for i in [rng.randrange(count) for _ in range(5)]:
+        if rng.random() < 0.7:
+            asked, reply = ASK_LETTER.pick(rng, unseen, v=values[i]), LETTERS[i]
+        else:
+            asked, reply = ASK_OPTION.pick(rng, unseen, k=LETTERS[i]), values[i]
+        messages += [user(text + asked), assistant(reply)]
+        text = ""
+    return messages

@@ -1,0 +1,172 @@
+"""The generator's answers, worked out a second time in another way."""
+
+import contextlib
+import io
+import json
+import random
+import re
+
+import pytest
+
+import chat
+import heldout
+import score
+from entities import UNSEEN_WORDS
+from tasks import TASKS, retrieval
+from wording import Wordings, expand, is_unseen
+
+DRAWS = 150
+
+
+def draws(task: str, count: int = DRAWS):
+    module = TASKS[task]
+    for level in module.LEVELS + getattr(module, "BEYOND", ()):
+        for unseen in (False, True):
+            rng = random.Random(f"test {task} {level} {unseen}")
+            for _ in range(count):
+                yield module.make(rng, level, unseen)
+
+
+def test_arithmetic_steps_and_answers():
+    for example in draws("arithmetic"):
+        text = example.messages[-1]["content"]
+        for line in text.splitlines()[:-1]:
+            left, right = line.split(" = ")
+            assert eval(left.replace("/", "//")) == int(right), line
+        value = 0
+        for op, n in example.facts["steps"]:
+            if op == "/":
+                assert value % n == 0
+            value = eval(f"{value}{op.replace('/', '//')}{n}") if op else n
+            assert value > 0
+            assert str(n) in example.messages[0]["content"]
+        assert value == example.answer and text.endswith(f"The answer is {value}.")
+
+
+def _who_has(facts: list[str], name: str, options: list[str]) -> list[str]:
+    words = lambda s: set(re.findall(r"[A-Za-z0-9]+", s))  # noqa: E731
+    told = [fact for fact in facts if name in words(fact)]
+    return [o for o in options if any(o in words(fact) for fact in told)]
+
+
+def test_choice_options_follow_from_the_facts():
+    for example in draws("choice"):
+        facts, options, right = example.facts["facts"], example.facts["options"], example.facts["right"]
+        assert len(set(options)) == len(options)
+        question = example.messages[0]["content"]
+        if example.level <= 3 or example.level >= 6:
+            named = [n for n in set(re.findall(r"[A-Z][a-z]+", question)) if _who_has(facts, n, options)]
+            assert any(_who_has(facts, n, options) == [right] for n in named), question
+        elif example.level == 4 and any(re.search(r"\d", f) for f in facts):
+            ages = {o: int(re.search(r"\d+", next(f for f in facts if re.search(rf"\b{o}\b", f))).group()) for o in options}
+            assert right in (max(ages, key=ages.get), min(ages, key=ages.get))
+        elif example.level == 5:
+            # Nobody who is asked about holds a value: only the friend in between does.
+            friends = [f for f in facts if "best friend" in f]
+            assert len(friends) == 3 and not any(_who_has([f], right, [right]) for f in friends)
+        if "letters" in example.facts:
+            assert re.search(rf"[( ]?{example.answer}[.):]+ {re.escape(right)}", question)
+        else:
+            assert example.answer == right and question.count(right) >= 2
+
+
+def test_retrieval_has_its_value_once_and_rebuilds():
+    for unseen in (False, True):
+        for level in retrieval.LEVELS + retrieval.BEYOND:
+            rng = random.Random(f"r {unseen} {level}")
+            for length in (256, 1024, 4096):
+                for _ in range(10):
+                    example = retrieval.make(rng, level, unseen, length)
+                    text, facts = example.messages[0]["content"], example.facts
+                    assert any(example.answer.split(": ")[-1] in needle for needle in facts["needles"])
+                    body = retrieval.expand(facts["haystack"], retrieval.fillers(unseen))
+                    assert text == f"{facts['before']}\n{body}\n{facts['after']}"
+                    for needle in facts["needles"]:
+                        assert needle in body
+
+
+def test_tool_calls_satisfy_their_schemas():
+    for example in draws("tools"):
+        if example.scoring != "calls":
+            continue
+        turn = next(m for m in example.messages if m["role"] == "assistant")
+        text = "".join(segment for segment, _, _ in chat.render_message(turn)[3:-1])
+        assert score.valid_calls(text, example.tools), text
+        assert score.calls(text, example.answer)
+        spoken = example.messages[0]["content"]
+        for _, arguments in example.answer:
+            for value in arguments.values():
+                assert isinstance(value, bool) or str(value) in spoken
+
+
+def test_episodes_use_only_what_they_were_told():
+    for example in draws("episodes"):
+        known, calls = example.messages[0]["content"], 0
+        for message in example.messages[1:]:
+            for call in message.get("tool_calls", []):
+                assert call["id"].endswith(f":{calls}")
+                calls += 1
+                for value in call["arguments"].values():
+                    assert str(value) in known
+            known += message["content"]
+        assert calls <= example.level
+        results = [json.loads(m["content"]) for m in example.messages if m["role"] == "tool"]
+        final = example.messages[-1]["content"]
+        if "amounts" in example.facts:
+            amounts = [v for r in results for v in r.values() if isinstance(v, int)]
+            assert f"is {max(amounts)}, of" in final
+        elif example.facts["trouble"] != "refused":
+            assert final.endswith(f"is {list(results[-1].values())[0]}.")
+
+
+def test_traced_programs_print_their_answers():
+    for example in draws("tracing"):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(example.facts["code"], {})
+        assert out.getvalue().strip() == example.answer
+        assert score.trace(example.messages[-1]["content"], example.answer)
+
+
+def test_functions_pass_their_tests_and_wrong_ones_fail():
+    for example in draws("functions", 60):
+        assert score.code(example.messages[-1]["content"], example.answer)
+        assert not score.code(f"```python\ndef {example.facts['name']}(*a):\n    return 'no'\n```", example.answer)
+
+
+def test_code_scoring_refuses_what_could_harm():
+    bad = ["import os", "def f(x):\n    return x.real", "def f(x):\n    while True:\n        pass",
+           "def f(x):\n    return 9 ** 9 ** 9", "def f(x):\n    return f(x)", "def f(x):\n    return open('a')"]
+    for source in bad:
+        assert not score.code(f"```python\n{source}\n```", ["f(1) == 1"])
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+def test_seen_examples_hold_no_unseen_entity(task):
+    proper = {w for w in UNSEEN_WORDS if w[0].isupper()}
+    rng = random.Random(f"seen {task}")
+    for level in TASKS[task].LEVELS:
+        for _ in range(80):
+            example = TASKS[task].make(rng, level, False)
+            text = " ".join(m["content"] for m in example.messages)
+            words = set(re.findall(r"[A-Za-z]+", text))
+            assert not proper & words
+
+
+def test_wordings_are_many_and_split():
+    for task in TASKS.values():
+        for value in vars(task).values():
+            if isinstance(value, Wordings):
+                assert len(value) >= 48
+                assert not set(value.seen) & set(value.unseen)
+                assert all(is_unseen(text) for text in value.unseen)
+    assert expand("[a|b] [c|d]") == ["a c", "a d", "b c", "b d"]
+
+
+def test_held_out_sets_are_recreated_from_their_names():
+    for cell in heldout.cells()[::7]:
+        assert heldout.exported(cell, 3) == heldout.exported(cell, 3)
+        record = heldout.exported(cell, 0)
+        json.dumps(record)
+        if "messages" in record and record["scoring"] != "episode":
+            assert record["messages"][-1]["role"] == "user"
