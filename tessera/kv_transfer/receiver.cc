@@ -8,8 +8,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/logging.h"
-#include "tessera/kv_cache/page_table.h"
-#include "tessera/kv_cache/verifier.h"
+#include "tessera/kv_transfer/chunk_storer.h"
 
 namespace tessera::kv_transfer {
 
@@ -43,35 +42,21 @@ struct Receiver::Impl {
     wire::Body answer;
   };
 
-  ops::Backend& backend;
-  ops::Stream& stream;
   const kv_cache::PagePool& pool;
   Endpoint& endpoint;
   const base::Clock& clock;
   const ReceiverOptions options;
-  std::unique_ptr<kv_cache::Verifier> verifier;
-  std::unique_ptr<kv_cache::PageTable> table;
-  ops::Buffer images;   // [chunk_pages_max, page_layer_bytes]
-  ops::Buffer digests;  // [chunk_pages_max]
+  std::unique_ptr<ChunkStorer> storer;
   std::map<PeerId, Session> sessions;
   std::map<HandoffKey, Live> live;
   std::map<HandoffKey, Ending> endings;
   std::deque<Ended> ended;  // The last few, oldest first.
   std::vector<ReceiveEvent> events;
   std::int64_t malformed = 0;
-  // Host staging of one chunk's writes, reused.
-  std::vector<std::int32_t> token_rows;
-  std::vector<std::int32_t> token_positions;
-  std::vector<std::int64_t> slot_mapping;
 
-  Impl(ops::Backend& backend_in, ops::Stream& stream_in, const kv_cache::PagePool& pool_in, Endpoint& endpoint_in,
-       const base::Clock& clock_in, const ReceiverOptions& options_in)
-      : backend(backend_in),
-        stream(stream_in),
-        pool(pool_in),
-        endpoint(endpoint_in),
-        clock(clock_in),
-        options(options_in) {}
+  Impl(const kv_cache::PagePool& pool_in, Endpoint& endpoint_in, const base::Clock& clock_in,
+       const ReceiverOptions& options_in)
+      : pool(pool_in), endpoint(endpoint_in), clock(clock_in), options(options_in) {}
 
   wire::Hello hello() const {
     wire::Hello mine;
@@ -264,36 +249,8 @@ struct Receiver::Impl {
     handoff.accept_unsent = !send(key.peer, handoff.session, key.id, wire::Accept{handoff.machine.first_page()});
   }
 
-  // Checks the handoff's pages, its writes of this step being the tokens staged in token_positions.
-  kv_cache::CheckedPages check(const Live& handoff, const kv_cache::RowExpectation& row) {
-    table->set_row(stream, 0, handoff.leases);
-    kv_cache::CheckInput input;
-    input.records = pool.records();
-    input.page_size = pool.layout().page_size;
-    input.page_table = table->device();
-    input.max_pages_per_row = table->pages_per_row_max();
-    input.rows = std::span(&row, 1);
-    input.token_rows = token_rows;
-    input.token_positions = token_positions;
-    input.slot_mapping = slot_mapping;
-    return verifier->check_before(stream, input);
-  }
-
-  kv_cache::RowExpectation expectation(const Live& handoff) const {
-    return {handoff.leases, handoff.machine.shape().kv_len, handoff.machine.first_page() * pool.layout().page_size};
-  }
-
-  void stage_writes(const Live& handoff, const Chunk& chunk) {
-    const std::int32_t page_size = pool.layout().page_size;
-    token_positions.clear();
-    slot_mapping.clear();
-    const std::int32_t end = std::min((chunk.first_page + chunk.num_pages) * page_size, handoff.machine.shape().kv_len);
-    for (std::int32_t p = chunk.first_page * page_size; p < end; ++p) {
-      token_positions.push_back(p);
-      slot_mapping.push_back(std::int64_t{handoff.leases[static_cast<std::size_t>(p / page_size)].page} * page_size +
-                             p % page_size);
-    }
-    token_rows.assign(token_positions.size(), 0);
+  static ChunkStorer::Target target(const Live& handoff) {
+    return {handoff.leases, handoff.machine.shape().kv_len, handoff.machine.first_page(), handoff.machine.digest_key()};
   }
 
   // Ends a handoff whose pages failed their tag check.
@@ -324,36 +281,17 @@ struct Receiver::Impl {
     }
     if (*kind == ReceiveHandoff::ChunkKind::kDuplicate) return;
 
-    backend.copy_to_device(stream, images.data(), data.images.data(), std::ssize(data.images));
-    stage_writes(handoff, chunk);
-    const kv_cache::RowExpectation row = expectation(handoff);
-    const kv_cache::CheckedPages checked = check(handoff, row);
-    ops::ScatterPagesParams scatter{checked.slots, pool.cache()};
-    scatter.layer = chunk.layer;
-    scatter.images = images.data();
-    backend.scatter_pages(stream, scatter);
-    ops::DigestPagesParams digest{checked.pages, pool.cache()};
-    digest.layer = chunk.layer;
-    digest.row = 0;
-    digest.first_page = chunk.first_page;
-    digest.num_pages = chunk.num_pages;
-    digest.digest_key = handoff.machine.digest_key();
-    digest.digests = digests.as<std::uint64_t>();
-    backend.digest_pages(stream, digest);
-    std::vector<std::uint64_t> found(sent.size());
-    backend.copy_to_host(stream, found.data(), digest.digests, chunk.num_pages * 8);
-    verifier->check_after(stream);
-    const ops::RowVerdict verdict = verifier->read_verdicts(stream)[0];
-    if (verdict.failed_checks != 0) {
-      abort_unverified(key, handoff, verdict);
+    const auto found = storer->store(target(handoff), chunk, data.images);
+    if (!found.has_value()) {
+      abort_unverified(key, handoff, found.error());
       return;
     }
-    const base::Status stored = handoff.machine.stored(chunk, sent, found);
+    const base::Status stored = handoff.machine.stored(chunk, sent, *found);
     if (stored.ok()) return;
     std::vector<kv_cache::PageId> failed;
     for (std::int32_t i = 0; i < chunk.num_pages; ++i) {
       const auto k = static_cast<std::size_t>(i);
-      if (sent[k] != found[k]) failed.push_back(handoff.leases[static_cast<std::size_t>(chunk.first_page) + k].page);
+      if (sent[k] != (*found)[k]) failed.push_back(handoff.leases[static_cast<std::size_t>(chunk.first_page) + k].page);
     }
     abort(key, stored, PeerMayWrite::kYes, std::move(failed));
   }
@@ -374,12 +312,7 @@ struct Receiver::Impl {
   // The last check, over all pages: what came in the meantime (an eviction of the cached prefix that should not have
   // been possible, say) is found here.
   void finish(const HandoffKey& key, Live& handoff) {
-    token_rows.clear();
-    token_positions.clear();
-    slot_mapping.clear();
-    const kv_cache::RowExpectation row = expectation(handoff);
-    check(handoff, row);
-    const ops::RowVerdict verdict = verifier->read_verdicts(stream)[0];
+    const ops::RowVerdict verdict = storer->check(target(handoff));
     if (verdict.failed_checks != 0) {
       abort_unverified(key, handoff, verdict);
       return;
@@ -442,7 +375,8 @@ struct Receiver::Impl {
     for (const PeerId peer : gone) {
       for (auto it = live.begin(); it != live.end();) {
         const auto here = it++;
-        if (here->first.peer == peer && here->second.machine.ready_to_verify()) finish(here->first, here->second);
+        const HandoffKey key = here->first;
+        if (key.peer == peer && here->second.machine.ready_to_verify()) finish(key, here->second);
       }
       end_peer(peer, base::unavailable("the prefill engine is gone"));
     }
@@ -454,16 +388,9 @@ base::Result<std::unique_ptr<Receiver>> Receiver::create(ops::Backend& backend, 
                                                          const base::Clock& clock, const ReceiverOptions& options) {
   TESSERA_CHECK(options.kv_len_max >= 1 && options.chunk_pages_max >= 1 && options.messages_per_tick >= 1 &&
                 options.handoffs_max >= 1 && options.timeout.count() > 0 && options.resend_interval.count() > 0);
-  auto impl = std::make_unique<Impl>(backend, stream, pool, endpoint, clock, options);
-  const ops::KvLayout& layout = pool.layout();
-  const std::int64_t row_pages = base::ceil_div(options.kv_len_max, layout.page_size);
-  const std::int64_t chunk_tokens = std::int64_t{options.chunk_pages_max} * layout.page_size;
-  TESSERA_ASSIGN_OR_RETURN(impl->verifier, kv_cache::Verifier::create(backend, {1, row_pages, chunk_tokens}));
-  TESSERA_ASSIGN_OR_RETURN(impl->table, kv_cache::PageTable::create(backend, 1, row_pages));
-  TESSERA_ASSIGN_OR_RETURN(
-      impl->images, backend.allocate(options.chunk_pages_max * layout.page_layer_bytes(), "received page images"));
-  TESSERA_ASSIGN_OR_RETURN(impl->digests,
-                           backend.allocate(std::int64_t{options.chunk_pages_max} * 8, "received page digests"));
+  auto impl = std::make_unique<Impl>(pool, endpoint, clock, options);
+  TESSERA_ASSIGN_OR_RETURN(impl->storer,
+                           ChunkStorer::create(backend, stream, pool, options.kv_len_max, options.chunk_pages_max));
   return std::unique_ptr<Receiver>(new Receiver(std::move(impl)));
 }
 
@@ -518,9 +445,6 @@ std::optional<ReceiveState> Receiver::state(const HandoffKey& key) const {
 
 std::int64_t Receiver::malformed_messages() const { return impl_->malformed; }
 
-std::int64_t Receiver::device_bytes() const {
-  return impl_->verifier->device_bytes() + impl_->table->device_bytes() + impl_->images.bytes() +
-         impl_->digests.bytes();
-}
+std::int64_t Receiver::device_bytes() const { return impl_->storer->device_bytes(); }
 
 }  // namespace tessera::kv_transfer

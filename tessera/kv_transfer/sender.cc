@@ -9,8 +9,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/logging.h"
-#include "tessera/kv_cache/page_table.h"
-#include "tessera/kv_cache/verifier.h"
+#include "tessera/kv_transfer/chunk_gatherer.h"
 
 namespace tessera::kv_transfer {
 
@@ -29,22 +28,14 @@ std::uint64_t random_number() {
 }  // namespace
 
 struct Sender::Impl {
-  // A chunk that was gathered, converted and digested.
-  struct Gathered {
-    HandoffId handoff = 0;
-    Chunk chunk;
-    std::vector<std::uint64_t> digests;
-    std::vector<std::byte> message;
-  };
-
   enum class PeerState : std::uint8_t { kGreeting, kReady, kRefused };
   struct Peer {
     PeerState state = PeerState::kGreeting;
     base::Status refusal;
     base::Nanoseconds next_hello{0};
-    wire::Hello hello;              // Theirs, once kReady.
-    std::int32_t chunk_pages = 0;   // Of one message to them.
-    std::deque<Gathered> gathered;  // Waiting for room on the transport.
+    wire::Hello hello;                   // Theirs, once kReady.
+    std::int32_t chunk_pages = 0;        // Of one message to them.
+    std::deque<GatheredChunk> gathered;  // Waiting for room on the transport.
   };
 
   struct Live {
@@ -65,32 +56,22 @@ struct Sender::Impl {
     base::Nanoseconds give_up{0};
   };
 
-  ops::Backend& backend;
-  ops::Stream& stream;
   const kv_cache::PagePool& pool;
   Endpoint& endpoint;
   const base::Clock& clock;
   const SenderOptions options;
   const SessionId session = random_number();
   const std::uint64_t digest_key = random_number();
-  std::unique_ptr<kv_cache::Verifier> verifier;
-  std::unique_ptr<kv_cache::PageTable> table;
-  ops::Buffer images;   // [chunks_per_tick, chunk_pages, page_layer_bytes]; the source's format is never the smaller.
-  ops::Buffer digests;  // [chunks_per_tick, chunk_pages]
+  std::unique_ptr<ChunkGatherer> gatherer;
   std::map<PeerId, Peer> peers;
   std::list<Live> live;  // In the order of their offers, which is the order of service.
   std::map<HandoffId, Ending> endings;
   std::vector<SendEvent> events;
   std::int64_t malformed = 0;
 
-  Impl(ops::Backend& backend_in, ops::Stream& stream_in, const kv_cache::PagePool& pool_in, Endpoint& endpoint_in,
-       const base::Clock& clock_in, const SenderOptions& options_in)
-      : backend(backend_in),
-        stream(stream_in),
-        pool(pool_in),
-        endpoint(endpoint_in),
-        clock(clock_in),
-        options(options_in) {}
+  Impl(const kv_cache::PagePool& pool_in, Endpoint& endpoint_in, const base::Clock& clock_in,
+       const SenderOptions& options_in)
+      : pool(pool_in), endpoint(endpoint_in), clock(clock_in), options(options_in) {}
 
   wire::Hello hello() const {
     wire::Hello mine;
@@ -127,7 +108,7 @@ struct Sender::Impl {
     TESSERA_CHECK(handoff.machine.terminal());
     event.id = handoff.id;
     if (const auto peer = peers.find(handoff.peer); peer != peers.end()) {
-      std::erase_if(peer->second.gathered, [&](const Gathered& g) { return g.handoff == handoff.id; });
+      std::erase_if(peer->second.gathered, [&](const GatheredChunk& g) { return g.handoff == handoff.id; });
     }
     events.push_back(std::move(event));
     live.remove_if([&](const Live& other) { return &other == &handoff; });
@@ -224,11 +205,10 @@ struct Sender::Impl {
       }
       peer.state = PeerState::kReady;
       peer.hello = *theirs;
-      const std::int64_t page_bytes = theirs->layout.page_layer_bytes();
       const std::int64_t message_bytes = std::min(endpoint.message_bytes_max(), theirs->message_bytes_max);
-      const std::int64_t fitting = (message_bytes - wire::page_data_bytes(0, page_bytes)) / (page_bytes + 8);
-      peer.chunk_pages =
-          static_cast<std::int32_t>(std::min<std::int64_t>({options.chunk_pages, theirs->chunk_pages_max, fitting}));
+      peer.chunk_pages = static_cast<std::int32_t>(
+          std::min<std::int64_t>({options.chunk_pages, theirs->chunk_pages_max,
+                                  wire::page_data_pages_max(message_bytes, theirs->layout.page_layer_bytes())}));
     } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
       if (reject->reason.code() == base::StatusCode::kDataLoss) return;  // Damaged on its way: hello is sent again.
       if (reject->reason.code() != base::StatusCode::kUnavailable) {
@@ -309,11 +289,9 @@ struct Sender::Impl {
   // Sends what was gathered, oldest first, and notes it in the handoffs. False when the transport is full.
   bool drain(PeerId id, Peer& peer) {
     while (!peer.gathered.empty()) {
-      Gathered& next = peer.gathered.front();
+      GatheredChunk& next = peer.gathered.front();
       if (endpoint.try_send(id, std::move(next.message)) != SendResult::kSent) return false;
-      Live* handoff = find(next.handoff);
-      TESSERA_CHECK(handoff != nullptr);
-      handoff->machine.chunk_sent(next.chunk, next.digests);
+      find(next.handoff)->machine.chunk_sent(next.chunk, next.digests);  // end() took out what is not live.
       peer.gathered.pop_front();
     }
     return true;
@@ -321,80 +299,41 @@ struct Sender::Impl {
 
   bool send_chunks(Live& handoff, Peer& peer, std::int32_t& budget) {
     if (!drain(handoff.peer, peer)) return false;
-    const bool gathered = gather(handoff, peer, budget);
-    if (find_ended(handoff)) return true;
+    const Gathering gathered = gather(handoff, peer, budget);
+    if (gathered == Gathering::kEnded) return true;
     const bool drained = drain(handoff.peer, peer);
-    if (!drained || !handoff.machine.all_sent() || !send_commit(handoff)) return gathered;
+    if (!drained || !handoff.machine.all_sent() || !send_commit(handoff)) return gathered == Gathering::kSome;
     handoff.machine.commit_sent();
     handoff.next_send = clock.now() + options.resend_interval;
     return true;
   }
 
-  // Whether gather ended it; then the reference must not be used any more.
-  bool find_ended(const Live& handoff) const {
-    return std::ranges::none_of(live, [&](const Live& other) { return &other == &handoff; });
-  }
-
-  // Checks the handoff's pages, then gathers up to `budget` of its next chunks into messages for `peer`. True when it
-  // did anything. A failed check ends the handoff.
-  bool gather(Live& handoff, Peer& peer, std::int32_t& budget) {
+  // Checks the handoff's pages, then gathers up to `budget` of its next chunks into messages for `peer`. A failed
+  // check ends the handoff.
+  enum class Gathering : std::uint8_t { kNothing, kSome, kEnded };
+  Gathering gather(Live& handoff, Peer& peer, std::int32_t& budget) {
     const std::vector<Chunk> chunks = next_chunks(handoff, peer, budget);
-    if (chunks.empty()) return false;
+    if (chunks.empty()) return Gathering::kNothing;
     budget -= static_cast<std::int32_t>(chunks.size());
 
-    table->set_row(stream, 0, handoff.leases);
-    const std::int32_t kv_len = handoff.machine.shape().kv_len;
-    const kv_cache::RowExpectation row{handoff.leases, kv_len, kv_len};
-    kv_cache::CheckInput input;
-    input.records = pool.records();
-    input.page_size = pool.layout().page_size;
-    input.page_table = table->device();
-    input.max_pages_per_row = table->pages_per_row_max();
-    input.rows = std::span(&row, 1);
-    const kv_cache::CheckedPages checked = verifier->check_before(stream, input);
-
-    const ops::KvLayout& target = peer.hello.layout;
-    std::vector<Gathered> gathered;
-    for (std::size_t k = 0; k < chunks.size(); ++k) {
-      const Chunk& chunk = chunks[k];
-      ops::GatherPagesParams params{checked.pages, pool.cache(), target};
-      params.layer = chunk.layer;
-      params.row = 0;
-      params.first_page = chunk.first_page;
-      params.num_pages = chunk.num_pages;
-      params.digest_key = digest_key;
-      const std::int64_t at = static_cast<std::int64_t>(k) * options.chunk_pages;
-      params.images = images.data() + at * pool.layout().page_layer_bytes();
-      params.digests = digests.as<std::uint64_t>() + at;
-      backend.gather_pages(stream, params);
-      Gathered& g = gathered.emplace_back();
-      g.handoff = handoff.id;
-      g.chunk = chunk;
-      g.digests.resize(static_cast<std::size_t>(chunk.num_pages));
-      g.message = wire::make_page_data(session, handoff.id, chunk.layer, chunk.first_page, chunk.num_pages,
-                                       target.page_layer_bytes());
-      const std::span<std::byte> image_bytes = wire::page_data_images(g.message);
-      backend.copy_to_host(stream, image_bytes.data(), params.images, std::ssize(image_bytes));
-      backend.copy_to_host(stream, g.digests.data(), params.digests, chunk.num_pages * 8);
-    }
-    verifier->check_after(stream);
-    const ops::RowVerdict verdict = verifier->read_verdicts(stream)[0];
-    if (verdict.failed_checks != 0) {
+    ChunkGatherer::Source source;
+    source.session = session;
+    source.handoff = handoff.id;
+    source.leases = handoff.leases;
+    source.kv_len = handoff.machine.shape().kv_len;
+    source.digest_key = digest_key;
+    auto gathered = gatherer->gather(source, peer.hello.layout, chunks);
+    if (!gathered.has_value()) {
+      const ops::RowVerdict& verdict = gathered.error();
       abort(
           handoff,
           base::corruption("KV page check failed while handing over: checks " + std::to_string(verdict.failed_checks) +
                            ", logical page " + std::to_string(verdict.logical_page)),
           TellPeer::kYes, verdict);
-      return true;
+      return Gathering::kEnded;
     }
-    for (Gathered& g : gathered) {
-      for (std::int32_t i = 0; i < g.chunk.num_pages; ++i) {
-        wire::set_page_data_digest(g.message, i, g.digests[static_cast<std::size_t>(i)]);
-      }
-      wire::seal(g.message);
-      peer.gathered.push_back(std::move(g));
-    }
-    return true;
+    for (GatheredChunk& chunk : *gathered) peer.gathered.push_back(std::move(chunk));
+    return Gathering::kSome;
   }
 
   // The chunks that follow what was sent; the state machine itself moves on only when they are.
@@ -469,13 +408,10 @@ base::Result<std::unique_ptr<Sender>> Sender::create(ops::Backend& backend, ops:
                                                      const base::Clock& clock, const SenderOptions& options) {
   TESSERA_CHECK(options.kv_len_max >= 1 && options.chunk_pages >= 1 && options.chunks_per_tick >= 1 &&
                 options.handoffs_max >= 1 && options.timeout.count() > 0 && options.resend_interval.count() > 0);
-  auto impl = std::make_unique<Impl>(backend, stream, pool, endpoint, clock, options);
-  const std::int64_t row_pages = base::ceil_div(options.kv_len_max, pool.layout().page_size);
-  const std::int64_t pages = std::int64_t{options.chunks_per_tick} * options.chunk_pages;
-  TESSERA_ASSIGN_OR_RETURN(impl->verifier, kv_cache::Verifier::create(backend, {1, row_pages, 0}));
-  TESSERA_ASSIGN_OR_RETURN(impl->table, kv_cache::PageTable::create(backend, 1, row_pages));
-  TESSERA_ASSIGN_OR_RETURN(impl->images, backend.allocate(pages * pool.layout().page_layer_bytes(), "handoff images"));
-  TESSERA_ASSIGN_OR_RETURN(impl->digests, backend.allocate(pages * 8, "handoff digests"));
+  auto impl = std::make_unique<Impl>(pool, endpoint, clock, options);
+  TESSERA_ASSIGN_OR_RETURN(
+      impl->gatherer,
+      ChunkGatherer::create(backend, stream, pool, {options.kv_len_max, options.chunk_pages, options.chunks_per_tick}));
   return std::unique_ptr<Sender>(new Sender(std::move(impl)));
 }
 
@@ -559,9 +495,6 @@ std::optional<SendState> Sender::state(HandoffId id) const {
 
 std::int64_t Sender::malformed_messages() const { return impl_->malformed; }
 
-std::int64_t Sender::device_bytes() const {
-  return impl_->verifier->device_bytes() + impl_->table->device_bytes() + impl_->images.bytes() +
-         impl_->digests.bytes();
-}
+std::int64_t Sender::device_bytes() const { return impl_->gatherer->device_bytes(); }
 
 }  // namespace tessera::kv_transfer

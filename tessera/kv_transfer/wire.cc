@@ -425,8 +425,12 @@ base::Status check_compatible(const Hello& sender, const Hello& receiver) {
   return base::ok_status();
 }
 
-std::int64_t page_data_bytes(std::int32_t num_pages, std::int64_t page_bytes) {
+std::int64_t page_data_bytes(std::int64_t num_pages, std::int64_t page_bytes) {
   return kHeaderBytes + kPageDataFieldsBytes + num_pages * (8 + page_bytes);
+}
+
+std::int64_t page_data_pages_max(std::int64_t message_bytes, std::int64_t page_bytes) {
+  return (message_bytes - page_data_bytes(0, page_bytes)) / (8 + page_bytes);
 }
 
 std::vector<std::byte> make_page_data(SessionId session, HandoffId handoff, std::int32_t layer, std::int32_t first_page,

@@ -140,7 +140,9 @@ base::Status check_compatible(const Hello& sender, const Hello& receiver);
 
 // PageData is filled in place, so that images are copied from the device straight into the message: make, fill digests
 // and images, seal.
-std::int64_t page_data_bytes(std::int32_t num_pages, std::int64_t page_bytes);
+std::int64_t page_data_bytes(std::int64_t num_pages, std::int64_t page_bytes);
+// How many pages fit in a message of that size.
+std::int64_t page_data_pages_max(std::int64_t message_bytes, std::int64_t page_bytes);
 std::vector<std::byte> make_page_data(SessionId session, HandoffId handoff, std::int32_t layer, std::int32_t first_page,
                                       std::int32_t num_pages, std::int64_t page_bytes);
 std::span<std::byte> page_data_images(std::span<std::byte> message);

@@ -47,6 +47,10 @@ struct HandoffPairOptions {
   std::int64_t bytes_in_flight_max = 1 << 20;
   kv_transfer::SenderOptions sender;
   kv_transfer::ReceiverOptions receiver;
+  // Several pairs on one transport: each has numbers of its own.
+  std::shared_ptr<kv_transfer::LoopbackTransport> transport;
+  kv_transfer::PeerId prefill_peer = kPrefillPeer;
+  kv_transfer::PeerId decode_peer = kDecodePeer;
 
   HandoffPairOptions() {
     sender.model_digest = receiver.model_digest = "model";
@@ -62,13 +66,15 @@ enum class OnOffer : std::uint8_t { kAccept, kReject, kWait };
 
 class HandoffPair {
  public:
-  explicit HandoffPair(const HandoffPairOptions& options = {}) : options_(options) {
+  explicit HandoffPair(const HandoffPairOptions& options = {}) : transport(options.transport), options_(options) {
     prefill_pool =
         std::move(*kv_cache::PagePool::create(*backend, *stream, options.prefill_layout, options.prefill_pages));
     decode_pool =
         std::move(*kv_cache::PagePool::create(*backend, *stream, options.decode_layout, options.decode_pages));
-    transport = std::make_unique<kv_transfer::LoopbackTransport>(
-        kv_transfer::LoopbackOptions{.bytes_in_flight_max = options.bytes_in_flight_max});
+    if (transport == nullptr) {
+      transport = std::make_shared<kv_transfer::LoopbackTransport>(
+          kv_transfer::LoopbackOptions{.bytes_in_flight_max = options.bytes_in_flight_max});
+    }
     start_prefill();
     start_decode();
   }
@@ -77,7 +83,7 @@ class HandoffPair {
   void start_prefill() {
     sender.reset();
     prefill_endpoint.reset();
-    prefill_endpoint = transport->make_endpoint(kPrefillPeer);
+    prefill_endpoint = transport->make_endpoint(options_.prefill_peer);
     sender = std::move(
         *kv_transfer::Sender::create(*backend, *stream, *prefill_pool, *prefill_endpoint, clock, options_.sender));
   }
@@ -88,7 +94,7 @@ class HandoffPair {
   void start_decode() {
     receiver.reset();
     decode_endpoint.reset();
-    decode_endpoint = transport->make_endpoint(kDecodePeer);
+    decode_endpoint = transport->make_endpoint(options_.decode_peer);
     receiver = std::move(
         *kv_transfer::Receiver::create(*backend, *stream, *decode_pool, *decode_endpoint, clock, options_.receiver));
   }
@@ -122,10 +128,11 @@ class HandoffPair {
   }
 
   kv_transfer::HandoffId offer(const std::vector<Lease>& leases, std::int32_t kv_len,
-                               kv_transfer::LayerReadiness readiness = kv_transfer::LayerReadiness::kAll) {
+                               kv_transfer::LayerReadiness readiness = kv_transfer::LayerReadiness::kAll,
+                               kv_transfer::PeerId peer = kDecodePeer) {
     kv_transfer::HandoffRequest request;
     request.id = ++next_handoff_;
-    request.peer = kDecodePeer;
+    request.peer = peer;
     request.blob = {std::byte{1}, std::byte{2}, std::byte{static_cast<unsigned char>(request.id)}};
     request.leases = leases;
     request.kv_len = kv_len;
@@ -138,8 +145,14 @@ class HandoffPair {
 
   // One step of both engines' loops.
   void step() {
+    step_sender();
+    step_receiver();
+  }
+  void step_sender() {
     if (sender != nullptr) sender->tick();
     take_send_events();
+  }
+  void step_receiver() {
     if (receiver != nullptr) receiver->tick();
     take_receive_events();
   }
@@ -259,7 +272,7 @@ class HandoffPair {
   base::ManualClock clock;
   std::unique_ptr<kv_cache::PagePool> prefill_pool;
   std::unique_ptr<kv_cache::PagePool> decode_pool;
-  std::unique_ptr<kv_transfer::LoopbackTransport> transport;
+  std::shared_ptr<kv_transfer::LoopbackTransport> transport;
   std::unique_ptr<kv_transfer::Endpoint> prefill_endpoint;
   std::unique_ptr<kv_transfer::Endpoint> decode_endpoint;
   std::unique_ptr<kv_transfer::Sender> sender;

@@ -1,0 +1,80 @@
+#include "tessera/kv_transfer/chunk_gatherer.h"
+
+#include <utility>
+
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/check.h"
+
+namespace tessera::kv_transfer {
+
+base::Result<std::unique_ptr<ChunkGatherer>> ChunkGatherer::create(ops::Backend& backend, ops::Stream& stream,
+                                                                   const kv_cache::PagePool& pool,
+                                                                   const ChunkGathererLimits& limits) {
+  auto made = std::unique_ptr<ChunkGatherer>(new ChunkGatherer(backend, stream, pool, limits));
+  const std::int64_t row_pages = base::ceil_div(limits.kv_len_max, pool.layout().page_size);
+  const std::int64_t pages = std::int64_t{limits.chunks_max} * limits.chunk_pages_max;
+  TESSERA_ASSIGN_OR_RETURN(made->verifier_, kv_cache::Verifier::create(backend, {1, row_pages, 0}));
+  TESSERA_ASSIGN_OR_RETURN(made->table_, kv_cache::PageTable::create(backend, 1, row_pages));
+  TESSERA_ASSIGN_OR_RETURN(made->images_, backend.allocate(pages * pool.layout().page_layer_bytes(), "handoff images"));
+  TESSERA_ASSIGN_OR_RETURN(made->digests_, backend.allocate(pages * 8, "handoff digests"));
+  return made;
+}
+
+std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather(const Source& source,
+                                                                                 const ops::KvLayout& target,
+                                                                                 std::span<const Chunk> chunks) {
+  TESSERA_CHECK(std::ssize(chunks) <= limits_.chunks_max);
+  TESSERA_CHECK(target.page_layer_bytes() <= pool_.layout().page_layer_bytes());
+  table_->set_row(stream_, 0, source.leases);
+  const kv_cache::RowExpectation row{source.leases, source.kv_len, source.kv_len};
+  kv_cache::CheckInput input;
+  input.records = pool_.records();
+  input.page_size = pool_.layout().page_size;
+  input.page_table = table_->device();
+  input.max_pages_per_row = table_->pages_per_row_max();
+  input.rows = std::span(&row, 1);
+  const kv_cache::CheckedPages checked = verifier_->check_before(stream_, input);
+
+  std::vector<GatheredChunk> gathered;
+  gathered.reserve(chunks.size());
+  std::int64_t at = 0;
+  for (const Chunk& chunk : chunks) {
+    TESSERA_CHECK(chunk.num_pages <= limits_.chunk_pages_max);
+    ops::GatherPagesParams params{checked.pages, pool_.cache(), target};
+    params.layer = chunk.layer;
+    params.row = 0;
+    params.first_page = chunk.first_page;
+    params.num_pages = chunk.num_pages;
+    params.digest_key = source.digest_key;
+    params.images = images_.data() + at * pool_.layout().page_layer_bytes();
+    params.digests = digests_.as<std::uint64_t>() + at;
+    backend_.gather_pages(stream_, params);
+    at += limits_.chunk_pages_max;
+
+    GatheredChunk& g = gathered.emplace_back();
+    g.handoff = source.handoff;
+    g.chunk = chunk;
+    g.digests.resize(static_cast<std::size_t>(chunk.num_pages));
+    g.message = wire::make_page_data(source.session, source.handoff, chunk.layer, chunk.first_page, chunk.num_pages,
+                                     target.page_layer_bytes());
+    const std::span<std::byte> images = wire::page_data_images(g.message);
+    backend_.copy_to_host(stream_, images.data(), params.images, std::ssize(images));
+    backend_.copy_to_host(stream_, g.digests.data(), params.digests, chunk.num_pages * 8);
+  }
+  verifier_->check_after(stream_);
+  const ops::RowVerdict verdict = verifier_->read_verdicts(stream_)[0];
+  if (verdict.failed_checks != 0) return std::unexpected(verdict);
+  for (GatheredChunk& g : gathered) {
+    for (std::int32_t i = 0; i < g.chunk.num_pages; ++i) {
+      wire::set_page_data_digest(g.message, i, g.digests[static_cast<std::size_t>(i)]);
+    }
+    wire::seal(g.message);
+  }
+  return gathered;
+}
+
+std::int64_t ChunkGatherer::device_bytes() const {
+  return verifier_->device_bytes() + table_->device_bytes() + images_.bytes() + digests_.bytes();
+}
+
+}  // namespace tessera::kv_transfer

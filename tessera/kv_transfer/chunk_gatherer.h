@@ -1,0 +1,71 @@
+// The device side of sending: checks a sequence's pages and gathers chunks of them, converted and digested, into
+// messages. Owned by a Sender; used from its thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/base/status.h"
+#include "tessera/kv_cache/lease.h"
+#include "tessera/kv_cache/page_pool.h"
+#include "tessera/kv_cache/page_table.h"
+#include "tessera/kv_cache/verifier.h"
+#include "tessera/kv_transfer/handoff.h"
+#include "tessera/ops/backend.h"
+
+namespace tessera::kv_transfer {
+
+// A chunk as it goes out.
+struct GatheredChunk {
+  HandoffId handoff = 0;
+  Chunk chunk;
+  std::vector<std::uint64_t> digests;  // [chunk.num_pages]
+  std::vector<std::byte> message;      // A sealed PageData.
+};
+
+struct ChunkGathererLimits {
+  std::int32_t kv_len_max = 0;
+  std::int32_t chunk_pages_max = 0;
+  std::int32_t chunks_max = 0;  // Of one call.
+};
+
+class ChunkGatherer {
+ public:
+  static base::Result<std::unique_ptr<ChunkGatherer>> create(ops::Backend& backend, ops::Stream& stream,
+                                                             const kv_cache::PagePool& pool,
+                                                             const ChunkGathererLimits& limits);
+
+  struct Source {
+    SessionId session = 0;
+    HandoffId handoff = 0;
+    std::span<const kv_cache::Lease> leases;  // Logical page j is leases[j].
+    std::int32_t kv_len = 0;
+    std::uint64_t digest_key = 0;
+  };
+  // Messages for `chunks` in the target's layout, whose pages must not be larger than the pool's. The pages are checked
+  // before and after they are read; when the check fails there is only its verdict. Waits for the stream once.
+  std::expected<std::vector<GatheredChunk>, ops::RowVerdict> gather(const Source& source, const ops::KvLayout& target,
+                                                                    std::span<const Chunk> chunks);
+
+  std::int64_t device_bytes() const;
+
+ private:
+  ChunkGatherer(ops::Backend& backend, ops::Stream& stream, const kv_cache::PagePool& pool,
+                const ChunkGathererLimits& limits)
+      : backend_(backend), stream_(stream), pool_(pool), limits_(limits) {}
+
+  ops::Backend& backend_;
+  ops::Stream& stream_;
+  const kv_cache::PagePool& pool_;
+  const ChunkGathererLimits limits_;
+  std::unique_ptr<kv_cache::Verifier> verifier_;
+  std::unique_ptr<kv_cache::PageTable> table_;
+  ops::Buffer images_;   // [chunks_max, chunk_pages_max, page_layer_bytes of the pool]
+  ops::Buffer digests_;  // [chunks_max, chunk_pages_max]
+};
+
+}  // namespace tessera::kv_transfer

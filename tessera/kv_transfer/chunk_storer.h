@@ -1,0 +1,64 @@
+// The device side of receiving: checks a sequence's pages and slots, writes chunks into them, and digests what was
+// written. Owned by a Receiver; used from its thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/base/status.h"
+#include "tessera/kv_cache/lease.h"
+#include "tessera/kv_cache/page_pool.h"
+#include "tessera/kv_cache/page_table.h"
+#include "tessera/kv_cache/verifier.h"
+#include "tessera/kv_transfer/handoff.h"
+#include "tessera/ops/backend.h"
+
+namespace tessera::kv_transfer {
+
+class ChunkStorer {
+ public:
+  static base::Result<std::unique_ptr<ChunkStorer>> create(ops::Backend& backend, ops::Stream& stream,
+                                                           const kv_cache::PagePool& pool, std::int32_t kv_len_max,
+                                                           std::int32_t chunk_pages_max);
+
+  struct Target {
+    std::span<const kv_cache::Lease> leases;  // Logical page j is leases[j].
+    std::int32_t kv_len = 0;
+    std::int32_t first_page = 0;  // Pages before it are not to be written.
+    std::uint64_t digest_key = 0;
+  };
+  // Writes the images [chunk.num_pages, page_layer_bytes] and returns the digest of each page as it is stored. The
+  // pages are checked before and after; when the check fails, nothing was written if it failed before, and there is
+  // only its verdict. Waits for the stream once.
+  std::expected<std::vector<std::uint64_t>, ops::RowVerdict> store(const Target& target, const Chunk& chunk,
+                                                                   std::span<const std::byte> images);
+  // Checks all pages of the sequence once; failed_checks of the verdict is 0 when they are sound.
+  ops::RowVerdict check(const Target& target);
+
+  std::int64_t device_bytes() const;
+
+ private:
+  ChunkStorer(ops::Backend& backend, ops::Stream& stream, const kv_cache::PagePool& pool, std::int32_t chunk_pages_max)
+      : backend_(backend), stream_(stream), pool_(pool), chunk_pages_max_(chunk_pages_max) {}
+  kv_cache::CheckedPages check_before(const Target& target);
+  void stage_writes(const Target& target, const Chunk& chunk);
+
+  ops::Backend& backend_;
+  ops::Stream& stream_;
+  const kv_cache::PagePool& pool_;
+  const std::int32_t chunk_pages_max_;
+  std::unique_ptr<kv_cache::Verifier> verifier_;
+  std::unique_ptr<kv_cache::PageTable> table_;
+  ops::Buffer images_;   // [chunk_pages_max, page_layer_bytes]
+  ops::Buffer digests_;  // [chunk_pages_max]
+  // The writes of one chunk, as the check wants them; reused.
+  std::vector<std::int32_t> token_rows_;
+  std::vector<std::int32_t> token_positions_;
+  std::vector<std::int64_t> slot_mapping_;
+};
+
+}  // namespace tessera::kv_transfer
