@@ -1,4 +1,5 @@
-// Errors as clients see them: an HTTP status and OpenAI's error object, with fixed texts that tell nothing of the inside.
+// Errors as clients see them: an HTTP status and OpenAI's error object, with fixed texts that tell nothing of the
+// inside.
 #pragma once
 
 #include <string>
@@ -10,9 +11,9 @@ namespace tessera::server {
 
 struct ApiError {
   int http_status = 500;
-  std::string type;     // "invalid_request_error", "authentication_error", "server_error", ...
-  std::string code;     // Machine-readable: "context_length_exceeded", "kv_integrity_error", ...; may be empty.
-  std::string param;    // The field at fault; may be empty.
+  std::string type;   // "invalid_request_error", "authentication_error", "server_error", ...
+  std::string code;   // Machine-readable: "context_length_exceeded", "kv_integrity_error", ...; may be empty.
+  std::string param;  // The field at fault; may be empty.
   std::string message;
 };
 

@@ -1,5 +1,5 @@
-// The bodies of the API's requests, parsed and range-checked. What a model's context or a tokenizer has to say comes later
-// (generation.h); here nothing but the body is looked at.
+// The bodies of the API's requests, parsed and range-checked. What a model's context or a tokenizer has to say comes
+// later (generation.h); here nothing but the body is looked at.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,6 @@
 
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
-#include <charconv>
-#include <cmath>
 
 #include "tessera/base/limits.h"
 
@@ -137,26 +135,19 @@ void JsonFields::refuse_unless(std::string_view name, const json::value& neutral
   fail(name, fmt::format("not supported by this server; leave it out or send {}", json::serialize(neutral)));
 }
 
+void JsonFields::adopt(JsonFields& inner) {
+  const base::Status status = inner.finish();
+  if (status.ok() || !error_.ok()) return;
+  error_ = status;
+  failed_field_ = inner.failed_field_;
+}
+
 base::Status JsonFields::finish() {
   for (const auto& field : object_) {
     const std::string_view name(field.key().data(), field.key().size());
     if (!known_.contains(name)) fail(name.substr(0, 100), "unknown field");
   }
   return error_;
-}
-
-void append_json_number(std::string& out, double value) {
-  if (!std::isfinite(value)) {
-    out += "null";
-    return;
-  }
-  char buffer[32];
-  const auto result = std::to_chars(buffer, buffer + sizeof(buffer), value);
-  out.append(buffer, result.ptr);
-}
-
-void append_json_string(std::string& out, std::string_view text) {
-  out += json::serialize(json::string(text.data(), text.size()));
 }
 
 }  // namespace tessera::server

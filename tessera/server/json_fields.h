@@ -1,15 +1,15 @@
-// Reads the fields of a JSON object that came from outside: each with its type and range, the first mistake remembered with
-// the path of the field, and every field that nobody asked for refused at the end.
+// Reads the fields of a JSON object that came from outside: each with its type and range, the first mistake remembered
+// with the path of the field, and every field that nobody asked for refused at the end.
 #pragma once
 
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "tessera/base/status.h"
 
@@ -23,8 +23,8 @@ class JsonFields {
   // `path` names the object in messages: "" for the body itself, "messages[2]" inside it. The object must outlive this.
   JsonFields(const boost::json::object& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  // A field that is absent or null gives nothing. One of the wrong type or out of range gives nothing too and is the error
-  // that finish() returns.
+  // A field that is absent or null gives nothing. One of the wrong type or out of range gives nothing too and is the
+  // error that finish() returns.
   std::optional<std::string> string(std::string_view name, std::size_t bytes_max);
   std::optional<double> number(std::string_view name, double min, double max);
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t min, std::int64_t max);
@@ -42,6 +42,8 @@ class JsonFields {
 
   // Reports a mistake that the caller found in a field.
   void fail(std::string_view name, std::string message);
+  // Finishes the fields of an inner object and takes over its mistake, if it has one.
+  void adopt(JsonFields& inner);
   bool ok() const { return error_.ok(); }
 
   // The first mistake, or the first field that nobody asked for, or ok. The field at fault is in failed_field().
@@ -58,11 +60,5 @@ class JsonFields {
   base::Status error_;
   std::string failed_field_;
 };
-
-// Appends a number as JSON: integers without a fraction, other finite values in the shortest form that reads back equal,
-// never in a form that a strict reader refuses. Not finite: null.
-void append_json_number(std::string& out, double value);
-// Appends a string with quotes, escaped.
-void append_json_string(std::string& out, std::string_view text);
 
 }  // namespace tessera::server

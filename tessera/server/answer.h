@@ -1,0 +1,54 @@
+// Answers as OpenAI's API writes them: whole, and in chunks for server-sent events.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/request/messages.h"
+#include "tessera/server/choice_text.h"
+#include "tessera/server/json_writer.h"
+#include "tessera/server/service.h"
+
+namespace tessera::server {
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;
+};
+
+// A choice of an answer that is not streamed.
+struct AnswerChoice {
+  std::string text;
+  std::vector<LogprobEntry> logprobs;
+  request::FinishReason finish_reason = request::FinishReason::kStop;
+};
+
+class AnswerWriter {
+ public:
+  AnswerWriter(const Generation& generation, const text::Tokenizer& tokenizer)
+      : generation_(generation), tokenizer_(tokenizer) {}
+
+  // The first chunk of a chat choice: the role, no content.
+  std::string role_chunk(std::size_t choice) const;
+  // A delta; finish_reason on the choice's last one. `usage` where continuous usage was asked for.
+  std::string chunk(std::size_t choice, const TextDelta& delta, std::optional<request::FinishReason> finish_reason,
+                    const std::optional<Usage>& usage) const;
+  // The chunk with empty choices that include_usage asks for.
+  std::string usage_chunk(const Usage& usage) const;
+  std::string whole(const std::vector<AnswerChoice>& choices, const Usage& usage) const;
+
+ private:
+  void begin(JsonWriter& json, std::string_view object) const;
+  void write_logprobs(JsonWriter& json, const std::vector<LogprobEntry>& entries) const;
+  void write_usage(JsonWriter& json, const Usage& usage) const;
+  std::string token_text(std::int32_t token) const;
+
+  const Generation& generation_;
+  const text::Tokenizer& tokenizer_;
+};
+
+}  // namespace tessera::server

@@ -1,0 +1,250 @@
+#include "tessera/server/event_stream.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/chunk_encode.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "tessera/base/logging.h"
+
+namespace tessera::server {
+
+namespace net = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+
+namespace {
+
+// Events on their way from the router's thread to the connection's. Bounded by what the generation can produce:
+// max_tokens a choice. Outlives the connection as long as a subscriber holds it.
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
+ public:
+  explicit Mailbox(const net::any_io_executor& executor) : timer_(executor) {}
+
+  // Any thread.
+  void deliver(std::size_t choice, router::SequenceEvent event) {
+    {
+      std::lock_guard lock(mutex_);
+      events_.emplace_back(choice, std::move(event));
+    }
+    net::post(timer_.get_executor(), [self = shared_from_this()] { self->timer_.cancel(); });
+  }
+
+  // The connection's thread only, from here on.
+  void client_gone() {
+    client_gone_ = true;
+    timer_.cancel();
+  }
+  bool is_client_gone() const { return client_gone_; }
+
+  // Waits for events, the client's going or the end of `timeout`; then takes what is there. The wake-ups are posted to
+  // this same thread, so none can fall between the look and the wait.
+  net::awaitable<std::deque<std::pair<std::size_t, router::SequenceEvent>>> take(std::chrono::milliseconds timeout) {
+    if (is_empty() && !client_gone_) {
+      timer_.expires_after(timeout);
+      error_code ignored;
+      co_await timer_.async_wait(net::redirect_error(net::use_awaitable, ignored));
+    }
+    std::lock_guard lock(mutex_);
+    co_return std::exchange(events_, {});
+  }
+
+ private:
+  bool is_empty() {
+    std::lock_guard lock(mutex_);
+    return events_.empty();
+  }
+  net::steady_timer timer_;
+  std::mutex mutex_;
+  std::deque<std::pair<std::size_t, router::SequenceEvent>> events_;
+  bool client_gone_ = false;
+};
+
+// Tells the mailbox when the client closes. A client that sends its next request early is not watched any more.
+net::awaitable<void> watch_client(std::shared_ptr<beast::tcp_stream::socket_type*> socket,
+                                  std::shared_ptr<Mailbox> mailbox) {
+  error_code error;
+  co_await (*socket)->async_wait(net::ip::tcp::socket::wait_read, net::redirect_error(net::use_awaitable, error));
+  if (error || *socket == nullptr) co_return;
+  if ((*socket)->available(error) == 0 || error) mailbox->client_gone();
+}
+
+// Server-sent events over a chunked response, or over a plain one for HTTP/1.0.
+class EventWriter {
+ public:
+  EventWriter(beast::tcp_stream& stream, std::chrono::milliseconds timeout, unsigned version)
+      : stream_(stream), timeout_(timeout), version_(version) {}
+
+  net::awaitable<bool> begin(bool keep_alive, const Headers& headers) {
+    http::response<http::empty_body> response(http::status::ok, version_);
+    response.set(http::field::content_type, "text/event-stream; charset=utf-8");
+    response.set(http::field::cache_control, "no-cache");
+    for (const auto& [name, value] : headers) response.set(name, value);
+    response.keep_alive(keep_alive && version_ > 10);
+    if (version_ > 10) response.chunked(true);
+    http::response_serializer<http::empty_body> serializer(response);
+    stream_.expires_after(timeout_);
+    error_code error;
+    co_await http::async_write_header(stream_, serializer, net::redirect_error(net::use_awaitable, error));
+    co_return !error;
+  }
+
+  net::awaitable<bool> write(std::string_view text) {
+    stream_.expires_after(timeout_);
+    error_code error;
+    const net::const_buffer buffer(text.data(), text.size());
+    if (version_ > 10) {
+      co_await net::async_write(stream_, http::make_chunk(buffer), net::redirect_error(net::use_awaitable, error));
+    } else {
+      co_await net::async_write(stream_, buffer, net::redirect_error(net::use_awaitable, error));
+    }
+    co_return !error;
+  }
+
+  net::awaitable<bool> end() {
+    if (version_ <= 10) co_return true;
+    stream_.expires_after(timeout_);
+    error_code error;
+    co_await net::async_write(stream_, http::make_chunk_last(), net::redirect_error(net::use_awaitable, error));
+    co_return !error;
+  }
+
+ private:
+  beast::tcp_stream& stream_;
+  std::chrono::milliseconds timeout_;
+  unsigned version_;
+};
+
+std::string as_events(const std::vector<std::string>& payloads) {
+  std::string text;
+  for (const std::string& payload : payloads) {
+    text += "data: ";
+    text += payload;
+    text += "\n\n";
+  }
+  return text;
+}
+
+// False when the client is gone.
+net::awaitable<bool> stream_events(SessionContext& context, GenerationRun& run, Mailbox& mailbox, EventWriter& writer) {
+  while (!run.done()) {
+    auto events = co_await mailbox.take(context.options.keep_alive_interval);
+    if (mailbox.is_client_gone()) co_return false;
+    std::string text;
+    if (events.empty()) {
+      text = ": waiting\n\n";
+    } else {
+      std::vector<std::string> payloads;
+      for (auto& [choice, event] : events) run.absorb(choice, std::move(event), payloads);
+      text = as_events(payloads);
+    }
+    if (!text.empty() && !co_await writer.write(text)) co_return false;
+  }
+  std::vector<std::string> last;
+  if (run.error().has_value()) {
+    last.push_back(error_body(*run.error()));
+  } else if (auto usage = run.usage_chunk()) {
+    last.push_back(std::move(*usage));
+  }
+  last.emplace_back("[DONE]");
+  co_return co_await writer.write(as_events(last)) && co_await writer.end();
+}
+
+}  // namespace
+
+net::awaitable<bool> write_response(SessionContext& context, beast::tcp_stream& stream, int status,
+                                    std::string content_type, std::string body, unsigned version, bool keep_alive,
+                                    const Headers& headers) {
+  http::response<http::string_body> response(static_cast<http::status>(status), version);
+  response.set(http::field::content_type, content_type);
+  for (const auto& [name, value] : headers) response.set(name, value);
+  response.keep_alive(keep_alive);
+  response.body() = std::move(body);
+  response.prepare_payload();
+  stream.expires_after(context.options.write_timeout);
+  error_code error;
+  co_await http::async_write(stream, response, net::redirect_error(net::use_awaitable, error));
+  context.service.metrics().count_http(status);
+  co_return !error && keep_alive;
+}
+
+net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::tcp_stream& stream,
+                                                Generation generation, unsigned version, bool keep_alive,
+                                                const Headers& headers) {
+  const net::any_io_executor executor = co_await net::this_coro::executor;
+  auto mailbox = std::make_shared<Mailbox>(executor);
+  GenerationRun run(context.service, std::move(generation));
+  const auto refuse = [&](const ApiError& error) -> net::awaitable<StreamOutcome> {
+    const bool kept = co_await write_response(context, stream, error.http_status, "application/json", error_body(error),
+                                              version, keep_alive, headers);
+    co_return StreamOutcome{error.http_status, kept};
+  };
+  if (auto error = run.start(
+          [mailbox](std::size_t choice, router::SequenceEvent event) { mailbox->deliver(choice, std::move(event)); })) {
+    co_return co_await refuse(*error);
+  }
+
+  // The watcher may outlive this function by a moment: it holds the socket through a pointer that is cleared at the
+  // end.
+  auto socket = std::make_shared<beast::tcp_stream::socket_type*>(&stream.socket());
+  net::co_spawn(executor, watch_client(socket, mailbox), net::detached);
+
+  StreamOutcome outcome{200, true};
+  std::optional<ApiError> failure;
+  if (run.generation().options.stream) {
+    EventWriter writer(stream, context.options.write_timeout, version);
+    // The response begins with the first event, so that what fails before it gets its own HTTP status.
+    std::vector<std::string> first;
+    while (!run.done() && first.empty() && !mailbox->is_client_gone()) {
+      for (auto& [choice, event] : co_await mailbox->take(context.options.keep_alive_interval)) {
+        run.absorb(choice, std::move(event), first);
+      }
+    }
+    if (run.error().has_value() && first.empty()) {
+      failure = run.error();
+    } else {
+      context.service.metrics().count_http(200);
+      outcome.keep_connection = !mailbox->is_client_gone() && co_await writer.begin(keep_alive, headers) &&
+                                (first.empty() || co_await writer.write(as_events(first))) &&
+                                co_await stream_events(context, run, *mailbox, writer) && version > 10;
+    }
+  } else {
+    std::vector<std::string> none;
+    while (!run.done() && !mailbox->is_client_gone()) {
+      for (auto& [choice, event] : co_await mailbox->take(context.options.keep_alive_interval)) {
+        run.absorb(choice, std::move(event), none);
+      }
+    }
+    failure = run.error();
+  }
+  // The cancellation reaches the watcher later, when this function is gone: it must find no socket then.
+  *socket = nullptr;
+  error_code ignored;
+  stream.socket().cancel(ignored);
+
+  const bool gone = mailbox->is_client_gone();
+  if (gone || !run.done()) run.cancel();
+  base::log().info("{}", run.summary());
+  if (gone) co_return StreamOutcome{499, false};
+  if (failure.has_value()) co_return co_await refuse(*failure);
+  if (!run.generation().options.stream) {
+    outcome.keep_connection =
+        co_await write_response(context, stream, 200, "application/json", run.whole(), version, keep_alive, headers);
+  }
+  co_return outcome;
+}
+
+}  // namespace tessera::server

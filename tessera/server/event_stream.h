@@ -1,0 +1,32 @@
+// Inside the server room: sends the answer of a generation over a connection, watching for the client's going away.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/server/generation_run.h"
+#include "tessera/server/http_session.h"
+
+namespace tessera::server {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+struct StreamOutcome {
+  int http_status = 200;
+  bool keep_connection = true;
+};
+
+// Runs the generation and answers, streamed or whole as it asks. `version` is the request's (10 or 11).
+boost::asio::awaitable<StreamOutcome> answer_generation(SessionContext& context, boost::beast::tcp_stream& stream,
+                                                        Generation generation, unsigned version, bool keep_alive,
+                                                        const Headers& headers);
+
+// Writes one whole response.
+boost::asio::awaitable<bool> write_response(SessionContext& context, boost::beast::tcp_stream& stream, int status,
+                                            std::string content_type, std::string body, unsigned version,
+                                            bool keep_alive, const Headers& headers);
+
+}  // namespace tessera::server

@@ -1,0 +1,200 @@
+#include "tessera/server/generation_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::server {
+
+namespace {
+
+double seconds(base::Nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
+double milliseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-6; }
+
+std::string bytes_text(std::int64_t bytes) {
+  if (bytes < 1 << 20) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024.0);
+  return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
+}
+
+// Overload set for std::visit.
+template <typename... F>
+struct Match : F... {
+  using F::operator()...;
+};
+
+}  // namespace
+
+GenerationRun::GenerationRun(Service& service, Generation generation)
+    : service_(service),
+      generation_(std::move(generation)),
+      writer_(generation_, service.tokenizer()),
+      arrival_(service.clock().now()) {}
+
+GenerationRun::~GenerationRun() { cancel(); }
+
+std::optional<ApiError> GenerationRun::start(std::function<void(std::size_t, router::SequenceEvent)> deliver) {
+  for (std::size_t i = 0; i < generation_.sequences.size(); ++i) {
+    auto text = ChoiceText::create(service_.tokenizer(), generation_.options.stop,
+                                   generation_.sequences[i].sampling.stop_token_ids, generation_.options.logprobs);
+    if (!text.has_value()) return bad_request(text.error().message(), "stop");
+    choices_.push_back(Choice{.text = std::move(*text), .answer = {}, .report = {}});
+  }
+  if (auto error = service_.start(generation_, std::move(deliver))) return error;
+  open_choices_ = choices_.size();
+  live_ = true;
+  return std::nullopt;
+}
+
+void GenerationRun::cancel() {
+  if (!live_) return;
+  live_ = false;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (!choices_[i].over) service_.abort_choice(generation_, i);
+  }
+  service_.finished(generation_);
+}
+
+void GenerationRun::begin_choice(std::size_t index, std::vector<std::string>& chunks) {
+  Choice& choice = choices_[index];
+  if (std::exchange(choice.started, true)) return;
+  if (generation_.options.stream && generation_.kind == GenerationKind::kChat) {
+    chunks.push_back(writer_.role_chunk(index));
+  }
+  if (!generation_.echo[index].empty()) {
+    add_delta(index, TextDelta{generation_.echo[index], {}}, std::nullopt, chunks);
+  }
+}
+
+void GenerationRun::add_delta(std::size_t index, TextDelta delta, std::optional<request::FinishReason> reason,
+                              std::vector<std::string>& chunks) {
+  Choice& choice = choices_[index];
+  if (!generation_.options.stream) {
+    choice.answer.text += delta.text;
+    for (LogprobEntry& entry : delta.logprobs) choice.answer.logprobs.push_back(std::move(entry));
+    return;
+  }
+  if (delta.text.empty() && delta.logprobs.empty() && !reason.has_value()) return;
+  std::optional<Usage> running;
+  if (generation_.options.continuous_usage) running = usage();
+  chunks.push_back(writer_.chunk(index, delta, reason, running));
+}
+
+void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& event,
+                                 std::vector<std::string>& chunks) {
+  Choice& choice = choices_[index];
+  const base::Nanoseconds now = service_.clock().now();
+  if (!first_token_.has_value()) {
+    first_token_ = now;
+    service_.metrics().observe_first_token(seconds(now - arrival_));
+  }
+  if (choice.last_token.count() > 0) service_.metrics().observe_inter_token(seconds(now - choice.last_token));
+  choice.last_token = now;
+  begin_choice(index, chunks);
+  const bool was_stopped = choice.text.stopped();
+  TextDelta delta = choice.text.push(event);
+  // A stop string ends the sequence from outside; its terminal event then ends the choice.
+  if (choice.text.stopped() && !was_stopped) service_.abort_choice(generation_, index);
+  add_delta(index, std::move(delta), std::nullopt, chunks);
+}
+
+void GenerationRun::end_choice(std::size_t index, request::FinishReason reason, std::vector<std::string>& chunks) {
+  Choice& choice = choices_[index];
+  begin_choice(index, chunks);
+  choice.over = true;
+  choice.answer.finish_reason = reason;
+  --open_choices_;
+  service_.metrics().observe_finished(seconds(service_.clock().now() - arrival_), reason);
+  if (choice.report.handoff_ns > 0) service_.metrics().observe_handoff(milliseconds(choice.report.handoff_ns) * 1e-3);
+  add_delta(index, choice.text.finish(), reason, chunks);
+  if (open_choices_ == 0 && std::exchange(live_, false)) service_.finished(generation_);
+}
+
+void GenerationRun::absorb(std::size_t index, router::SequenceEvent event, std::vector<std::string>& chunks) {
+  Choice& choice = choices_[index];
+  if (choice.over || error_.has_value()) return;
+  std::visit(Match{[&](request::TokenEvent& token) { absorb_token(index, token, chunks); },
+                   [&](request::SequenceFinished& finished) {
+                     choice.report = std::move(finished.report);
+                     end_choice(index, choice.text.stopped() ? request::FinishReason::kStop : finished.reason, chunks);
+                   },
+                   [&](request::SequenceFailed& failed) {
+                     choice.report = std::move(failed.report);
+                     // Only the sequence that we ourselves stopped at a stop string has ended well.
+                     if (choice.text.stopped() && failed.status.code() == base::StatusCode::kCancelled) {
+                       return end_choice(index, request::FinishReason::kStop, chunks);
+                     }
+                     choice.over = true;
+                     error_ = from_status(failed.status);
+                     cancel();
+                   }},
+             event);
+}
+
+Usage GenerationRun::usage() const {
+  Usage usage;
+  usage.prompt_tokens = generation_.prompt_tokens;
+  // Choices of one prompt share it: the prompt was cached as far as its first choice found it.
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    usage.completion_tokens += choices_[i].text.tokens();
+    if (i % static_cast<std::size_t>(generation_.options.n) == 0)
+      usage.cached_tokens += choices_[i].report.cached_tokens;
+  }
+  return usage;
+}
+
+std::optional<std::string> GenerationRun::usage_chunk() const {
+  if (!generation_.options.include_usage) return std::nullopt;
+  return writer_.usage_chunk(usage());
+}
+
+std::string GenerationRun::whole() const {
+  std::vector<AnswerChoice> answers;
+  for (const Choice& choice : choices_) answers.push_back(choice.answer);
+  return writer_.whole(answers, usage());
+}
+
+std::string GenerationRun::summary() const {
+  request::SequenceReport sum;
+  std::int64_t tokens = 0;
+  for (const Choice& choice : choices_) {
+    const request::SequenceReport& report = choice.report;
+    tokens += choice.text.tokens();
+    sum.prefill_kv = report.prefill_kv;
+    sum.decode_kv = report.decode_kv;
+    sum.cached_tokens += report.cached_tokens;
+    sum.handoff_pages += report.handoff_pages;
+    sum.handoff_source_bytes += report.handoff_source_bytes;
+    sum.handoff_wire_bytes += report.handoff_wire_bytes;
+    sum.preemptions += report.preemptions;
+    sum.verified_steps += report.verified_steps;
+    sum.prefill_ns += report.prefill_ns;
+    sum.handoff_ns += report.handoff_ns;
+    sum.decode_ns = std::max(sum.decode_ns, report.decode_ns);
+  }
+  const base::Nanoseconds now = service_.clock().now();
+  const std::string outcome = error_.has_value() ? "failed (" + error_->code + ")" : done() ? "done" : "client gone";
+  std::string text = fmt::format("request {}: {}\n", generation_.options.request_id, outcome);
+  text += fmt::format("  prompt    {} tokens, {} from the prefix cache; prefill KV {}, {:.1f} ms\n",
+                      generation_.prompt_tokens, sum.cached_tokens, ops::kv_format_name(sum.prefill_kv),
+                      milliseconds(sum.prefill_ns));
+  if (sum.handoff_pages > 0) {
+    text += fmt::format("  handoff   {} pages, {} as {} -> {} as {}, {:.1f} ms\n", sum.handoff_pages,
+                        bytes_text(sum.handoff_source_bytes), ops::kv_format_name(sum.prefill_kv),
+                        bytes_text(sum.handoff_wire_bytes), ops::kv_format_name(sum.decode_kv),
+                        milliseconds(sum.handoff_ns));
+  }
+  text += fmt::format("  decode    {} tokens, decode KV {}, {} steps with pages verified, {} preemptions", tokens,
+                      ops::kv_format_name(sum.decode_kv), sum.verified_steps, sum.preemptions);
+  if (tokens > 1 && first_token_.has_value() && sum.decode_ns > 0) {
+    const std::size_t choices = choices_.size();
+    text += fmt::format(", {:.1f} tokens/s", static_cast<double>(tokens - static_cast<std::int64_t>(choices)) * 1e9 /
+                                                 static_cast<double>(sum.decode_ns));
+  }
+  const base::Nanoseconds first = first_token_.value_or(now) - arrival_;
+  text += fmt::format("\n  time      first token after {:.1f} ms, {:.1f} ms in all", seconds(first) * 1e3,
+                      seconds(now - arrival_) * 1e3);
+  return text;
+}
+
+}  // namespace tessera::server

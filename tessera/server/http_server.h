@@ -1,0 +1,46 @@
+// The sockets: HTTP/1.1 over Boost.Beast, one coroutine a connection, all on one thread of its own. Boost is hidden in
+// the .cc files.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/status.h"
+#include "tessera/server/service.h"
+
+namespace tessera::server {
+
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 30000;         // 0: any free one, see port().
+  std::vector<std::string> api_keys;  // None: no authentication. Each key is a tenant of its own.
+  std::int64_t connections_max = 4096;
+  std::chrono::milliseconds idle_timeout{120'000};        // Between requests, and for reading one.
+  std::chrono::milliseconds write_timeout{30'000};        // A client that reads nothing for so long is dropped.
+  std::chrono::milliseconds keep_alive_interval{15'000};  // A comment in a stream that is silent for so long.
+};
+
+class HttpServer {
+ public:
+  // Binds and starts serving. A wildcard address needs an API key. `service` outlives the server.
+  static base::Result<std::unique_ptr<HttpServer>> start(const HttpServerOptions& options, Service& service);
+  ~HttpServer();  // stop()
+
+  std::uint16_t port() const;
+  // No new connections, and no further request on the open ones; answers that are under way go on.
+  void begin_drain();
+  // Waits until no answer is under way, at most `timeout`. Whether it was so.
+  bool wait_drained(std::chrono::milliseconds timeout);
+  // Closes everything. Idempotent.
+  void stop();
+
+ private:
+  struct State;
+  explicit HttpServer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera::server

@@ -1,0 +1,247 @@
+#include "tessera/server/http_session.h"
+
+#include <openssl/crypto.h>
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <optional>
+
+#include "tessera/base/limits.h"
+#include "tessera/base/logging.h"
+#include "tessera/server/event_stream.h"
+#include "tessera/server/json_writer.h"
+
+namespace tessera::server {
+
+namespace net = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+
+namespace {
+
+using Parser = http::request_parser<http::string_body>;
+using Request = http::request<http::string_body>;
+
+struct Response {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+};
+
+Response error_response(const ApiError& error) { return {error.http_status, "application/json", error_body(error)}; }
+
+std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
+
+// Constant-time in the content of the keys; their lengths are no secret.
+bool equal_keys(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// The tenant of a request: which key it shows. Nothing when it shows none that is known.
+std::optional<std::string> tenant_of(const HttpServerOptions& options, const Request& request) {
+  if (options.api_keys.empty()) return "default";
+  std::string_view shown = view(request[http::field::authorization]);
+  constexpr std::string_view kBearer = "Bearer ";
+  if (!shown.starts_with(kBearer)) return std::nullopt;
+  shown.remove_prefix(kBearer.size());
+  std::optional<std::string> tenant;
+  for (std::size_t i = 0; i < options.api_keys.size(); ++i) {
+    if (equal_keys(options.api_keys[i], shown)) tenant = "key-" + std::to_string(i);
+  }
+  return tenant;
+}
+
+// Paths that load balancers and scrapers ask without a key.
+bool is_open_path(std::string_view path) { return path == "/health" || path == "/ping" || path == "/version"; }
+
+Response health(Service& service) {
+  const base::Status ready = service.readiness();
+  JsonWriter json;
+  json.begin_object().key("status").string(ready.ok() ? "ok" : "unavailable");
+  if (!ready.ok()) json.key("reason").string(ready.message());
+  json.end_object();
+  return {ready.ok() ? 200 : 503, "application/json", json.take()};
+}
+
+template <typename T>
+Response json_response(ApiResult<T> result) {
+  if (!result.has_value()) return error_response(result.error());
+  return {200, "application/json", std::move(*result)};
+}
+
+// GET requests. Nothing: no such path.
+std::optional<Response> handle_get(Service& service, std::string_view path) {
+  constexpr std::string_view kModels = "/v1/models/";
+  if (path == "/health") return health(service);
+  if (path == "/ping") return Response{200, "application/json", "{}"};
+  if (path == "/version") return Response{200, "application/json", service.version_json()};
+  if (path == "/metrics") return Response{200, "text/plain; version=0.0.4; charset=utf-8", service.metrics_text()};
+  if (path == "/v1/models") return Response{200, "application/json", service.models_json()};
+  if (path.starts_with(kModels)) return json_response(service.model_json(path.substr(kModels.size())));
+  if (path == "/get_server_info") return Response{200, "application/json", service.server_info_json()};
+  return std::nullopt;
+}
+
+// POST requests other than generations. Nothing: no such path.
+std::optional<Response> handle_post(Service& service, std::string_view path, std::string_view body) {
+  if (path == "/tokenize") {
+    auto request = parse_tokenize_request(body);
+    return request.has_value() ? json_response(service.tokenize(*request)) : error_response(request.error());
+  }
+  if (path == "/detokenize") {
+    auto request = parse_detokenize_request(body);
+    return request.has_value() ? json_response(service.detokenize(*request)) : error_response(request.error());
+  }
+  if (path == "/abort_request") {
+    auto rid = parse_abort_request(body);
+    if (!rid.has_value()) return error_response(rid.error());
+    JsonWriter json;
+    json.begin_object().key("aborted").integer(service.abort_by_request_id(*rid)).end_object();
+    return Response{200, "application/json", json.take()};
+  }
+  if (path == "/flush_cache") {
+    service.flush_cache();
+    return Response{200, "application/json", "{\"flushed\":true}"};
+  }
+  return std::nullopt;
+}
+
+bool is_get_path(Service& service, std::string_view path) { return handle_get(service, path).has_value(); }
+bool is_post_path(std::string_view path) {
+  return path == "/v1/chat/completions" || path == "/v1/completions" || path == "/tokenize" || path == "/detokenize" ||
+         path == "/abort_request" || path == "/flush_cache";
+}
+
+std::string_view path_of(const Request& request) {
+  const std::string_view target = view(request.target());
+  return target.substr(0, target.find('?'));
+}
+
+// A request that could not be read: what to answer, if anything.
+std::optional<ApiError> read_failure(const error_code& error) {
+  if (error == http::error::body_limit) {
+    return ApiError{413,
+                    "invalid_request_error",
+                    "body_too_large",
+                    {},
+                    "the body is larger than " + std::to_string(base::limits::kBodyBytesMax) + " bytes"};
+  }
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return ApiError{431, "invalid_request_error", "headers_too_large", {}, "the headers are too large"};
+  }
+  if (error == http::error::end_of_stream || error == http::error::partial_message ||
+      error.category() != http::make_error_code(http::error::bad_method).category()) {
+    return std::nullopt;
+  }
+  return bad_request("not a valid HTTP request");
+}
+
+ApiResult<Generation> prepare(Service& service, std::string_view path, std::string_view body,
+                              const std::string& request_id, const std::string& tenant) {
+  if (path == "/v1/chat/completions") {
+    auto request = parse_chat_request(body);
+    if (!request.has_value()) return std::unexpected(std::move(request.error()));
+    return service.prepare_chat(std::move(*request), request_id, tenant);
+  }
+  auto request = parse_completion_request(body);
+  if (!request.has_value()) return std::unexpected(std::move(request.error()));
+  return service.prepare_completion(std::move(*request), request_id, tenant);
+}
+
+// Answers one request; false: close the connection.
+net::awaitable<bool> handle(SessionContext& context, beast::tcp_stream& stream, const Request& request) {
+  Service& service = context.service;
+  const std::string_view path = path_of(request);
+  const unsigned version = request.version();
+  const bool keep_alive = request.keep_alive() && !context.draining;
+  Headers headers = {{"x-tessera-precision", service.precision_header()}};
+  const auto respond = [&](Response response) -> net::awaitable<bool> {
+    co_return co_await write_response(context, stream, response.status, std::move(response.content_type),
+                                      std::move(response.body), version, keep_alive, headers);
+  };
+
+  const std::optional<std::string> tenant = tenant_of(context.options, request);
+  if (!tenant.has_value() && !is_open_path(path)) {
+    headers.emplace_back("WWW-Authenticate", "Bearer");
+    co_return co_await respond(error_response(
+        {401, "authentication_error", "invalid_api_key", {}, "a valid key is needed: Authorization: Bearer KEY"}));
+  }
+  if (request.method() == http::verb::get || request.method() == http::verb::head) {
+    if (auto response = handle_get(service, path)) {
+      if (request.method() == http::verb::head) response->body.clear();
+      co_return co_await respond(std::move(*response));
+    }
+  }
+  if (request.method() == http::verb::post && is_post_path(path)) {
+    if (path != "/v1/chat/completions" && path != "/v1/completions") {
+      co_return co_await respond(*handle_post(service, path, request.body()));
+    }
+    const std::string request_id(view(request["x-request-id"]));
+    ApiResult<Generation> generation = prepare(service, path, request.body(), request_id, tenant.value_or("default"));
+    if (!generation.has_value()) co_return co_await respond(error_response(generation.error()));
+    headers.emplace_back("x-request-id", generation->options.request_id);
+    const StreamOutcome outcome =
+        co_await answer_generation(context, stream, std::move(*generation), version, keep_alive, headers);
+    co_return outcome.keep_connection&& keep_alive;
+  }
+  const bool other_method = is_post_path(path) || is_get_path(service, path);
+  if (other_method) headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
+  co_return co_await respond(error_response(
+      other_method ? ApiError{405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"}
+                   : ApiError{404, "invalid_request_error", "unknown_path", {}, "there is nothing at this path"}));
+}
+
+// Reads one request. Nothing: the connection is to be closed.
+net::awaitable<std::optional<Request>> read_request(SessionContext& context, beast::tcp_stream& stream,
+                                                    beast::flat_buffer& buffer) {
+  Parser parser;
+  parser.body_limit(static_cast<std::uint64_t>(base::limits::kBodyBytesMax));
+  parser.header_limit(static_cast<std::uint32_t>(base::limits::kHeaderBytesMax));
+  stream.expires_after(context.options.idle_timeout);
+  error_code error;
+  co_await http::async_read_header(stream, buffer, parser, net::redirect_error(net::use_awaitable, error));
+  if (!error && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
+    co_await http::async_write(stream, go_on, net::redirect_error(net::use_awaitable, error));
+  }
+  if (!error) co_await http::async_read(stream, buffer, parser, net::redirect_error(net::use_awaitable, error));
+  if (!error) co_return parser.release();
+  if (const std::optional<ApiError> failure = read_failure(error)) {
+    co_await write_response(context, stream, failure->http_status, "application/json", error_body(*failure), 11,
+                            /*keep_alive=*/false, {});
+  }
+  co_return std::nullopt;
+}
+
+}  // namespace
+
+net::awaitable<void> run_session(SessionContext& context, beast::tcp_stream stream) {
+  beast::flat_buffer buffer;
+  error_code ignored;
+  stream.socket().set_option(net::ip::tcp::no_delay(true), ignored);
+  bool open = true;
+  while (open && !context.draining) {
+    const std::optional<Request> request = co_await read_request(context, stream, buffer);
+    if (!request.has_value()) break;
+    context.answering.fetch_add(1);
+    try {
+      open = co_await handle(context, stream, *request);
+    } catch (const std::exception& exception) {
+      // A fault of our own, contained: this request dies, the server lives.
+      base::log().error("request handler: {}", exception.what());
+      open = false;
+    }
+    context.answering.fetch_sub(1);
+  }
+  stream.socket().shutdown(net::ip::tcp::socket::shutdown_send, ignored);
+}
+
+}  // namespace tessera::server

@@ -1,0 +1,24 @@
+// Inside the server room: one connection. Included only by the .cc files that talk Boost.Beast.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+
+#include "tessera/server/http_server.h"
+
+namespace tessera::server {
+
+// What all connections share. Everything runs on the io_context's one thread; the atomics are read from outside.
+struct SessionContext {
+  const HttpServerOptions& options;
+  Service& service;
+  std::atomic<bool> draining{false};
+  std::atomic<std::int64_t> connections{0};
+  std::atomic<std::int64_t> answering{0};
+};
+
+// Serves requests until the client closes, an error or a drain.
+boost::asio::awaitable<void> run_session(SessionContext& context, boost::beast::tcp_stream stream);
+
+}  // namespace tessera::server

@@ -1,0 +1,336 @@
+#include "tessera/server/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/limits.h"
+#include "tessera/server/json_writer.h"
+
+namespace tessera::server {
+
+namespace {
+
+// Strings that name an id: visible ASCII only, so that logs and headers stay clean.
+bool is_clean_id(std::string_view id) {
+  return id.size() <= 128 &&
+         std::ranges::all_of(id, [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\'; });
+}
+
+}  // namespace
+
+Service::Service(ServiceOptions options, const text::Tokenizer& tokenizer, const text::ChatFormat* chat_format,
+                 router::Router& router, const base::Clock& clock)
+    : options_(std::move(options)),
+      tokenizer_(tokenizer),
+      chat_format_(chat_format),
+      router_(router),
+      clock_(clock),
+      started_(clock.unix_seconds()),
+      metrics_(options_.served_model_name),
+      random_(std::random_device{}()) {
+  for (const request::EngineInfo& engine : router_.engines()) {
+    precision_.digest = engine.model_digest;
+    if (engine.role != request::EngineRole::kDecode) {
+      precision_.prefill_weights = engine.weight_format;
+      precision_.prefill_kv = ops::kv_format_name(engine.kv_format);
+    }
+    if (engine.role != request::EngineRole::kPrefill) {
+      precision_.decode_weights = engine.weight_format;
+      precision_.decode_kv = ops::kv_format_name(engine.kv_format);
+    }
+  }
+}
+
+std::uint64_t Service::random_number() {
+  std::lock_guard lock(mutex_);
+  return random_();
+}
+
+std::optional<ApiError> Service::check_model(const std::string& name) const {
+  if (name.empty() || name == options_.served_model_name) return std::nullopt;
+  return ApiError{
+      404, "invalid_request_error", "model_not_found", "model",
+      fmt::format("the model '{}' does not exist here; this server serves '{}'", name, options_.served_model_name)};
+}
+
+std::optional<ApiError> Service::check_precision(const GenerationOptions& options) const {
+  for (const auto& [field, wanted] : options.require_precision) {
+    const std::string& have = field == "prefill_kv"        ? precision_.prefill_kv
+                              : field == "decode_kv"       ? precision_.decode_kv
+                              : field == "prefill_weights" ? precision_.prefill_weights
+                                                           : precision_.decode_weights;
+    if (have != wanted) {
+      return bad_request(fmt::format("'require_precision.{}': this server has {}, not '{}'", field, have, wanted),
+                         "require_precision", "precision_not_available");
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::int32_t> Service::stop_ids(const GenerationOptions& options, GenerationKind kind) const {
+  std::vector<std::int32_t> ids = options.stop_token_ids;
+  const std::vector<text::TokenId>& model_ids =
+      kind == GenerationKind::kChat && chat_format_ != nullptr ? chat_format_->stop_token_ids() : tokenizer_.eos_ids();
+  if (!options.ignore_eos) ids.insert(ids.end(), model_ids.begin(), model_ids.end());
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+ApiResult<Generation> Service::begin(GenerationKind kind, GenerationOptions options, const std::string& request_id) {
+  if (auto error = check_model(options.model)) return std::unexpected(std::move(*error));
+  if (auto error = check_precision(options)) return std::unexpected(std::move(*error));
+  Generation generation;
+  generation.kind = kind;
+  if (!request_id.empty()) options.request_id = request_id;
+  if (!is_clean_id(options.request_id)) {
+    return std::unexpected(bad_request("request ids are at most 128 visible ASCII characters", "rid"));
+  }
+  generation.id = fmt::format("{}-{:016x}", kind == GenerationKind::kChat ? "chatcmpl" : "cmpl", random_number());
+  if (options.request_id.empty()) options.request_id = generation.id;
+  if (!options.seed.has_value()) options.seed = random_number();
+  generation.created = clock_.unix_seconds();
+  generation.model = options_.served_model_name;
+  generation.options = std::move(options);
+  return generation;
+}
+
+std::optional<ApiError> Service::add_prompt(Generation& generation, std::vector<std::int32_t> prompt, std::string echo,
+                                            const std::string& tenant) {
+  const std::int64_t context = router_.context_tokens_max();
+  const std::int64_t length = static_cast<std::int64_t>(prompt.size());
+  if (prompt.empty()) return bad_request("'prompt': gives no tokens", "prompt");
+  if (length >= context) {
+    return bad_request(
+        fmt::format("the prompt has {} tokens; with at least one to generate this server has room for {}", length,
+                    context - 1),
+        generation.kind == GenerationKind::kChat ? "messages" : "prompt", "context_length_exceeded");
+  }
+  GenerationOptions& options = generation.options;
+  // Without a limit of the client's, the context is the limit.
+  const std::int64_t max_tokens = options.max_tokens.has_value() ? *options.max_tokens : context - length;
+  if (length + max_tokens > context) {
+    return bad_request(fmt::format("the prompt has {} tokens and {} are to be generated; this server has room for {} "
+                                   "together",
+                                   length, max_tokens, context),
+                       "max_tokens", "context_length_exceeded");
+  }
+  generation.prompt_tokens += length;
+  const std::vector<std::int32_t> stops = stop_ids(options, generation.kind);
+  for (std::int32_t i = 0; i < options.n; ++i) {
+    request::SequenceSpec spec;
+    spec.id = router_.next_id();
+    spec.request_id = options.request_id;
+    spec.tenant = tenant;
+    spec.prompt = prompt;
+    spec.sampling.temperature = options.temperature;
+    spec.sampling.top_p = options.top_p;
+    spec.sampling.top_k = options.top_k;
+    spec.sampling.seed = *options.seed + static_cast<std::uint64_t>(i);
+    spec.sampling.max_tokens = static_cast<std::int32_t>(max_tokens);
+    spec.sampling.ignore_eos = false;  // Already done: `stops` lacks the model's own then.
+    spec.sampling.stop_token_ids = stops;
+    spec.sampling.logprobs = options.logprobs;
+    spec.sampling.top_logprobs = options.top_logprobs;
+    generation.sequences.push_back(std::move(spec));
+    generation.echo.push_back(echo);
+  }
+  return std::nullopt;
+}
+
+ApiResult<Generation> Service::prepare_chat(ChatRequest request, const std::string& request_id,
+                                            const std::string& tenant) {
+  ApiResult<Generation> generation = begin(GenerationKind::kChat, std::move(request.options), request_id);
+  if (!generation.has_value()) return generation;
+  if (chat_format_ == nullptr) {
+    return std::unexpected(bad_request("this model has no chat format; use /v1/completions", "messages"));
+  }
+  base::Result<std::vector<text::Segment>> segments = chat_format_->render(request.messages, {});
+  if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
+  if (auto error = add_prompt(*generation, tokenizer_.encode(*segments), {}, tenant)) {
+    return std::unexpected(std::move(*error));
+  }
+  return generation;
+}
+
+ApiResult<Generation> Service::prepare_completion(CompletionRequest request, const std::string& request_id,
+                                                  const std::string& tenant) {
+  ApiResult<Generation> generation = begin(GenerationKind::kCompletion, std::move(request.options), request_id);
+  if (!generation.has_value()) return generation;
+  if (static_cast<std::int64_t>(request.prompts.size()) * generation->options.n > 256) {
+    return std::unexpected(bad_request("more than 256 choices (prompts times n) in one request", "n"));
+  }
+  for (const Prompt& prompt : request.prompts) {
+    std::vector<std::int32_t> ids;
+    std::string echo;
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      ids = tokenizer_.prompt_prefix_ids();
+      const std::vector<text::TokenId> pieces = tokenizer_.encode(*text);
+      ids.insert(ids.end(), pieces.begin(), pieces.end());
+      if (request.echo) echo = *text;
+    } else {
+      ids = std::get<std::vector<std::int32_t>>(prompt);
+      for (const std::int32_t id : ids) {
+        if (id >= options_.vocab_size) {
+          return std::unexpected(bad_request(
+              fmt::format("'prompt': token id {} is outside the vocabulary of {}", id, options_.vocab_size), "prompt"));
+        }
+      }
+      if (request.echo) echo = tokenizer_.decode(ids, text::SpecialTokens::kSkip);
+    }
+    if (auto error = add_prompt(*generation, std::move(ids), std::move(echo), tenant)) {
+      return std::unexpected(std::move(*error));
+    }
+  }
+  return generation;
+}
+
+std::optional<ApiError> Service::start(const Generation& generation,
+                                       std::function<void(std::size_t, router::SequenceEvent)> subscriber) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const request::SequenceSpec& spec : generation.sequences) {
+      live_by_request_id_.emplace(spec.request_id, spec.id);
+    }
+  }
+  for (std::size_t i = 0; i < generation.sequences.size(); ++i) {
+    const base::Status status = router_.submit(
+        generation.sequences[i], [subscriber, i](router::SequenceEvent event) { subscriber(i, std::move(event)); });
+    if (!status.ok()) {
+      for (std::size_t j = 0; j < i; ++j) router_.abort(generation.sequences[j].id);
+      finished(generation);
+      return from_status(status);
+    }
+  }
+  return std::nullopt;
+}
+
+void Service::abort(const Generation& generation) {
+  for (const request::SequenceSpec& spec : generation.sequences) router_.abort(spec.id);
+}
+
+void Service::abort_choice(const Generation& generation, std::size_t choice) {
+  router_.abort(generation.sequences[choice].id);
+}
+
+void Service::finished(const Generation& generation) {
+  std::lock_guard lock(mutex_);
+  for (const request::SequenceSpec& spec : generation.sequences) {
+    auto [begin, end] = live_by_request_id_.equal_range(spec.request_id);
+    for (auto it = begin; it != end; ++it) {
+      if (it->second == spec.id) {
+        live_by_request_id_.erase(it);
+        break;
+      }
+    }
+  }
+}
+
+std::int64_t Service::abort_by_request_id(const std::string& request_id) {
+  std::vector<request::SequenceId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [key, id] : live_by_request_id_) {
+      if (request_id.empty() || key == request_id) ids.push_back(id);
+    }
+  }
+  for (const request::SequenceId id : ids) router_.abort(id);
+  return static_cast<std::int64_t>(ids.size());
+}
+
+ApiResult<std::string> Service::tokenize(const TokenizeRequest& request) const {
+  if (auto error = check_model(request.model)) return std::unexpected(std::move(*error));
+  std::vector<text::TokenId> ids;
+  if (const auto* text = std::get_if<std::string>(&request.input)) {
+    ids = tokenizer_.encode(*text);
+  } else {
+    if (chat_format_ == nullptr) return std::unexpected(bad_request("this model has no chat format", "messages"));
+    text::RenderOptions options;
+    if (!request.add_generation_prompt) options.generation_prompt = text::GenerationPrompt::kOmit;
+    const auto segments = chat_format_->render(std::get<std::vector<text::ChatMessage>>(request.input), options);
+    if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
+    ids = tokenizer_.encode(*segments);
+  }
+  JsonWriter json;
+  json.begin_object().key("count").integer(static_cast<std::int64_t>(ids.size()));
+  json.key("max_model_len").integer(router_.context_tokens_max()).key("tokens").integers(ids).end_object();
+  return json.take();
+}
+
+ApiResult<std::string> Service::detokenize(const DetokenizeRequest& request) const {
+  if (auto error = check_model(request.model)) return std::unexpected(std::move(*error));
+  for (const std::int32_t id : request.tokens) {
+    if (!tokenizer_.contains(id)) {
+      return std::unexpected(bad_request(fmt::format("'tokens': {} is not in the vocabulary", id), "tokens"));
+    }
+  }
+  JsonWriter json;
+  json.begin_object().key("prompt").string(tokenizer_.decode(request.tokens, text::SpecialTokens::kKeep)).end_object();
+  return json.take();
+}
+
+namespace {
+
+void write_phase(JsonWriter& json, std::string_view name, const std::string& weights, const std::string& kv) {
+  json.key(name).begin_object().key("weights").string(weights).key("kv").string(kv);
+  json.end_object();
+}
+
+}  // namespace
+
+ApiResult<std::string> Service::model_json(std::string_view id) const {
+  if (auto error = check_model(std::string(id))) return std::unexpected(std::move(*error));
+  JsonWriter json;
+  json.begin_object().key("id").string(options_.served_model_name).key("object").string("model");
+  json.key("created").integer(started_).key("owned_by").string("tessera");
+  json.key("max_model_len").integer(router_.context_tokens_max());
+  json.key("precision").begin_object();
+  write_phase(json, "prefill", precision_.prefill_weights, precision_.prefill_kv);
+  write_phase(json, "decode", precision_.decode_weights, precision_.decode_kv);
+  json.key("checkpoint_digest").string(precision_.digest).end_object().end_object();
+  return json.take();
+}
+
+std::string Service::models_json() const {
+  return "{\"object\":\"list\",\"data\":[" + *model_json(options_.served_model_name) + "]}";
+}
+
+std::string Service::version_json() const {
+  JsonWriter json;
+  json.begin_object().key("version").string(options_.version).end_object();
+  return json.take();
+}
+
+std::string Service::precision_header() const {
+  return fmt::format("prefill={}/{}; decode={}/{}; digest={}", precision_.prefill_weights, precision_.prefill_kv,
+                     precision_.decode_weights, precision_.decode_kv, precision_.digest);
+}
+
+std::string Service::server_info_json() const {
+  const router::RouterSnapshot snapshot = router_.snapshot();
+  JsonWriter json;
+  json.begin_object().key("version").string(options_.version).key("served_model_name");
+  json.string(options_.served_model_name).key("max_model_len").integer(router_.context_tokens_max());
+  json.key("engines").begin_array();
+  for (const auto& [info, stats] : snapshot.engines) {
+    const std::string_view role = info.role == request::EngineRole::kUnified   ? "unified"
+                                  : info.role == request::EngineRole::kPrefill ? "prefill"
+                                                                               : "decode";
+    json.begin_object().key("id").integer(info.id).key("role").string(role);
+    json.key("backend").string(info.backend).key("weights").string(info.weight_format);
+    json.key("kv").string(ops::kv_format_name(info.kv_format)).key("page_size").integer(info.page_size);
+    json.key("pages").integer(info.pages).key("context_tokens_max").integer(info.context_tokens_max);
+    json.key("running_max").integer(info.running_max).key("running").integer(stats.running);
+    json.key("waiting").integer(stats.waiting).key("pages_free").integer(stats.pages_free);
+    json.key("pages_leased").integer(stats.pages_leased).key("pages_cached").integer(stats.pages_cached);
+    json.key("pages_quarantined").integer(stats.pages_quarantined).end_object();
+  }
+  json.end_array().end_object();
+  return json.take();
+}
+
+std::string Service::metrics_text() const { return metrics_.serialize(router_.snapshot()); }
+
+}  // namespace tessera::server
