@@ -1,0 +1,212 @@
+#include "chat_client.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <boost/json.hpp>
+#include <charconv>
+#include <chrono>
+#include <optional>
+#include <string_view>
+
+namespace tessera::app {
+
+namespace net = boost::asio;
+namespace http = boost::beast::http;
+namespace json = boost::json;
+using boost::system::error_code;
+
+base::Result<ServerAddress> parse_url(const std::string& url) {
+  constexpr std::string_view kScheme = "http://";
+  const auto refuse = [&](std::string_view why) {
+    return base::failure(base::invalid_argument(fmt::format("url '{}': {}", url, why)));
+  };
+  std::string_view rest = url;
+  if (!rest.starts_with(kScheme)) return refuse("expected http://HOST:PORT");
+  rest.remove_prefix(kScheme.size());
+  if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
+    const std::string_view path = rest.substr(slash);
+    if (path != "/" && path != "/v1" && path != "/v1/") return refuse("no path is expected but /v1");
+    rest = rest.substr(0, slash);
+  }
+  ServerAddress address;
+  const std::size_t colon = rest.rfind(':');
+  if (colon != std::string_view::npos) {
+    const std::string_view digits = rest.substr(colon + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), address.port);
+    if (error != std::errc{} || end != digits.data() + digits.size() || address.port == 0) return refuse("bad port");
+    rest = rest.substr(0, colon);
+  }
+  if (rest.empty()) return refuse("no host");
+  address.host = rest;
+  return address;
+}
+
+namespace {
+
+std::string request_body(const ChatOptions& options, const std::vector<Turn>& turns) {
+  json::array messages;
+  if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
+  for (const Turn& turn : turns) messages.push_back({{"role", turn.role}, {"content", turn.content}});
+  json::object body = {
+      {"messages", std::move(messages)}, {"stream", true}, {"stream_options", {{"include_usage", true}}}};
+  if (options.temperature >= 0.0) body["temperature"] = options.temperature;
+  if (options.max_tokens > 0) body["max_completion_tokens"] = options.max_tokens;
+  return json::serialize(body);
+}
+
+// The message of an error object, or the body itself.
+base::Status error_of(std::string_view body) {
+  error_code error;
+  const json::value value = json::parse(json::string_view(body.data(), body.size()), error);
+  if (!error && value.is_object()) {
+    if (const json::value* object = value.get_object().if_contains("error"); object != nullptr && object->is_object()) {
+      if (const json::value* message = object->get_object().if_contains("message"); message && message->is_string()) {
+        return base::unavailable("the server says: " + std::string(message->get_string()));
+      }
+    }
+  }
+  return base::unavailable("the server answered: " + std::string(body.substr(0, 500)));
+}
+
+// Takes the answer apart, event by event.
+class EventReader {
+ public:
+  EventReader(const std::function<void(const std::string&)>& on_text, AnswerStats& stats)
+      : on_text_(on_text), stats_(stats), start_(std::chrono::steady_clock::now()) {}
+
+  // Bytes of the body as they come; an error that the server sent, if one is among them.
+  base::Status feed(std::string_view bytes) {
+    pending_ += bytes;
+    std::size_t end = 0;
+    while ((end = pending_.find('\n')) != std::string::npos) {
+      std::string line = pending_.substr(0, end);
+      pending_.erase(0, end + 1);
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      if (!line.starts_with("data: ")) continue;
+      if (line == "data: [DONE]") {
+        done_ = true;
+        continue;
+      }
+      TESSERA_RETURN_IF_ERROR(take_event(std::string_view(line).substr(6)));
+    }
+    return base::ok_status();
+  }
+  bool done() const { return done_; }
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  base::Status take_event(std::string_view text) {
+    error_code error;
+    const json::value value = json::parse(json::string_view(text.data(), text.size()), error);
+    if (error || !value.is_object()) return base::data_loss("the server sent an event that is not JSON");
+    const json::object& event = value.get_object();
+    if (event.contains("error")) return error_of(text);
+    if (const json::value* usage = event.if_contains("usage"); usage != nullptr && usage->is_object()) {
+      read_usage(usage->get_object());
+    }
+    const json::value* choices = event.if_contains("choices");
+    if (choices == nullptr || !choices->is_array() || choices->get_array().empty()) return base::ok_status();
+    const json::value& choice = choices->get_array()[0];
+    if (!choice.is_object()) return base::ok_status();
+    if (const json::value* reason = choice.get_object().if_contains("finish_reason"); reason && reason->is_string()) {
+      stats_.finish_reason = std::string(reason->get_string());
+    }
+    const json::value* delta = choice.get_object().if_contains("delta");
+    if (delta == nullptr || !delta->is_object()) return base::ok_status();
+    const json::value* content = delta->get_object().if_contains("content");
+    if (content == nullptr || !content->is_string() || content->get_string().empty()) return base::ok_status();
+    if (stats_.first_token_seconds == 0.0) stats_.first_token_seconds = seconds();
+    on_text_(std::string(content->get_string()));
+    return base::ok_status();
+  }
+
+  void read_usage(const json::object& usage) {
+    const auto number = [](const json::object& object, const char* name) -> std::int64_t {
+      const json::value* value = object.if_contains(name);
+      error_code error;
+      const std::int64_t result = value != nullptr && value->is_number() ? value->to_number<std::int64_t>(error) : 0;
+      return error ? 0 : result;
+    };
+    stats_.prompt_tokens = number(usage, "prompt_tokens");
+    stats_.completion_tokens = number(usage, "completion_tokens");
+    if (const json::value* details = usage.if_contains("prompt_tokens_details"); details && details->is_object()) {
+      stats_.cached_tokens = number(details->get_object(), "cached_tokens");
+    }
+  }
+
+  const std::function<void(const std::string&)>& on_text_;
+  AnswerStats& stats_;
+  const std::chrono::steady_clock::time_point start_;
+  std::string pending_;
+  bool done_ = false;
+};
+
+base::Status broken(const error_code& error) {
+  return base::unavailable("the connection to the server broke: " + error.message());
+}
+
+}  // namespace
+
+base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns,
+                              const std::function<void(const std::string&)>& on_text,
+                              const std::atomic<bool>& interrupted) {
+  net::io_context io;
+  net::ip::tcp::resolver resolver(io);
+  net::ip::tcp::socket socket(io);
+  error_code error;
+  const auto found = resolver.resolve(options.server.host, std::to_string(options.server.port), error);
+  if (!error) net::connect(socket, found, error);
+  if (error) {
+    return base::failure(base::unavailable(
+        fmt::format("cannot reach a server at {}:{}: {}", options.server.host, options.server.port, error.message())));
+  }
+  http::request<http::string_body> request(http::verb::post, "/v1/chat/completions", 11);
+  request.set(http::field::host, options.server.host);
+  request.set(http::field::content_type, "application/json");
+  if (!options.server.api_key.empty()) request.set(http::field::authorization, "Bearer " + options.server.api_key);
+  request.body() = request_body(options, turns);
+  request.prepare_payload();
+  AnswerStats stats;
+  EventReader events(on_text, stats);
+  http::write(socket, request, error);
+  if (error) return base::failure(broken(error));
+
+  boost::beast::flat_buffer buffer;
+  http::response_parser<http::buffer_body> parser;
+  parser.body_limit(boost::none);
+  http::read_header(socket, buffer, parser, error);
+  if (interrupted) return base::failure({base::StatusCode::kCancelled, "interrupted"});
+  if (error) return base::failure(broken(error));
+  const bool ok = parser.get().result() == http::status::ok;
+  std::string failure_text;
+  char chunk[4096];
+  while (!parser.is_done()) {
+    parser.get().body().data = chunk;
+    parser.get().body().size = sizeof(chunk);
+    http::read_some(socket, buffer, parser, error);
+    if (interrupted) return base::failure({base::StatusCode::kCancelled, "interrupted"});
+    if (error == http::error::need_buffer) error = {};
+    if (error) return base::failure(broken(error));
+    const std::string_view bytes(chunk, sizeof(chunk) - parser.get().body().size);
+    if (ok) {
+      if (base::Status status = events.feed(bytes); !status.ok()) return base::failure(std::move(status));
+    } else {
+      failure_text += bytes;
+    }
+  }
+  if (!ok) return base::failure(error_of(failure_text));
+  if (!events.done()) return base::failure(base::unavailable("the server ended the answer early"));
+  stats.seconds = events.seconds();
+  return stats;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,56 @@
+// The terminal's end of a conversation: talks to any OpenAI-compatible server over HTTP.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/status.h"
+
+namespace tessera::app {
+
+struct ServerAddress {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 30000;
+  std::string api_key;
+};
+
+// From "http://HOST:PORT" (also with a trailing slash or /v1).
+base::Result<ServerAddress> parse_url(const std::string& url);
+
+struct Turn {
+  std::string role;
+  std::string content;
+};
+
+struct AnswerStats {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  double seconds = 0.0;
+  double first_token_seconds = 0.0;
+  std::string finish_reason;
+};
+
+struct ChatOptions {
+  ServerAddress server;
+  double temperature = -1.0;    // Negative: the server's default.
+  std::int64_t max_tokens = 0;  // 0: as many as the context allows.
+  std::string system;           // Empty: the model's default.
+};
+
+// Sends the conversation and passes the answer's text to `on_text` as it comes. Setting `interrupted` (from a signal
+// handler, whose signal also ends the blocking read) closes the connection, which makes the server stop.
+base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns,
+                              const std::function<void(const std::string&)>& on_text,
+                              const std::atomic<bool>& interrupted);
+
+// One question, the answer alone on standard output, with a newline at its end.
+base::Status ask_once(const ChatOptions& options, const std::string& prompt);
+
+// Reads questions from the terminal (or standard input) until /quit or its end.
+base::Status run_chat(const ChatOptions& options, const std::string& greeting);
+
+}  // namespace tessera::app

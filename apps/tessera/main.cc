@@ -1,0 +1,195 @@
+// The executable's command line.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "chat_client.h"
+#include "inspect.h"
+#include "serve.h"
+#include "tessera/base/logging.h"
+
+namespace tessera::app {
+namespace {
+
+void add_serve(CLI::App& app, ServeOptions& options) {
+  CLI::App& serve = *app.add_subcommand("serve", "Serve a model over an OpenAI-compatible HTTP API.");
+  serve.set_config("--config", "", "Read these options from a TOML or INI file; flags win.");
+  serve.add_option("--model-path,--model", options.model, "Folder of a Hugging Face checkpoint.")->required();
+  serve.add_option("--served-model-name", options.served_model_name, "Name in the API; the folder's name by default.");
+  serve
+      .add_option("--role", options.role,
+                  "split: a prefill and a decode pool, each with its own precision. unified: one pool.")
+      ->check(CLI::IsMember({"split", "unified"}))
+      ->capture_default_str();
+
+  const std::string network = "Network";
+  serve.add_option("--host", options.host, "Address to listen on. Anything but loopback needs --api-key.")
+      ->capture_default_str()
+      ->group(network);
+  serve.add_option("--port", options.port, "0 takes any free one.")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(network);
+  serve.add_option("--api-key", options.api_keys, "Require this key; may be given several times, each a tenant.")
+      ->group(network);
+  serve.add_option("--drain-seconds", options.drain_seconds, "On SIGTERM, how long running answers may go on.")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str()
+      ->group(network);
+
+  const std::string precision = "Precision";
+  const CLI::IsMember kv_formats({"auto", "bf16", "fp8_e4m3", "f32"});
+  serve
+      .add_option("--kv-cache-dtype", options.kv_cache_dtype,
+                  "KV format of both phases: auto (prefill and unified bf16, decode fp8_e4m3), bf16, fp8_e4m3, or f32 "
+                  "(reference backend only).")
+      ->check(kv_formats)
+      ->capture_default_str()
+      ->group(precision);
+  serve.add_option("--prefill-kv-cache-dtype", options.prefill_kv_cache_dtype, "KV format of the prefill pool alone.")
+      ->check(kv_formats)
+      ->group(precision);
+  serve.add_option("--decode-kv-cache-dtype", options.decode_kv_cache_dtype, "KV format of the decode pool alone.")
+      ->check(kv_formats)
+      ->group(precision);
+
+  const std::string memory = "Memory";
+  serve.add_option("--page-size,--block-size", options.page_size, "Tokens of a KV page.")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(memory);
+  serve.add_option("--max-total-tokens", options.max_total_tokens, "Tokens of KV in each pool (default 32768).")
+      ->check(CLI::PositiveNumber)
+      ->group(memory);
+  serve.add_option("--prefill-pages", options.prefill_pages, "Pages of the prefill (or unified) pool, instead.")
+      ->check(CLI::PositiveNumber)
+      ->group(memory);
+  serve.add_option("--decode-pages", options.decode_pages, "Pages of the decode pool, instead.")
+      ->check(CLI::PositiveNumber)
+      ->group(memory);
+  serve
+      .add_option("--mem-fraction-static,--gpu-memory-utilization", options.mem_fraction_static,
+                  "Size the pools to this share of the machine's memory, weights included.")
+      ->check(CLI::Range(0.01, 0.95))
+      ->group(memory);
+  serve
+      .add_option("--context-length,--max-model-len", options.context_length,
+                  "Tokens of one sequence at most; the model's own limit by default.")
+      ->check(CLI::PositiveNumber)
+      ->group(memory);
+
+  const std::string scheduling = "Scheduling";
+  serve
+      .add_option("--max-running-requests,--max-num-seqs", options.max_running_requests,
+                  "Sequences of a pool that run at once.")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(scheduling);
+  serve.add_option("--chunked-prefill-size", options.chunked_prefill_size, "Prompt tokens of one step.")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(scheduling);
+  serve
+      .add_option("--max-queued-requests", options.max_queued_requests,
+                  "Sequences in the server; more are refused with 429.")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(scheduling);
+
+  const std::string backend = "Backend";
+  serve.add_option("--backend", options.backend, "simd, or reference: the slow judge.")
+      ->check(CLI::IsMember({"simd", "reference"}))
+      ->capture_default_str()
+      ->group(backend);
+  serve.add_option("--simd-target", options.simd_target, "Instruction set: best, avx2, avx512, avx512_bf16.")
+      ->check(CLI::IsMember({"best", "avx2", "avx512", "avx512_bf16"}))
+      ->capture_default_str()
+      ->group(backend);
+  serve.add_option("--threads", options.threads, "Threads of the backend; 0: one for each physical core.")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(backend);
+
+  const std::string terminal = "Terminal";
+  serve.add_flag("--chat", options.chat, "Also open a chat in this terminal; leaving it ends the server.")
+      ->group(terminal);
+  serve.add_option("--once", options.once, "Answer this one prompt on standard output, and end.")->group(terminal);
+  serve.add_option("--log-level", options.log_level, "debug, info, warning, error, off.")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
+      ->capture_default_str()
+      ->group(terminal);
+}
+
+struct ChatCommand {
+  std::string url = "http://127.0.0.1:30000";
+  std::optional<std::string> once;
+  ChatOptions options;
+};
+
+void add_chat(CLI::App& app, ChatCommand& command) {
+  CLI::App& chat = *app.add_subcommand("chat", "Talk to a running server from the terminal.");
+  chat.add_option("--url", command.url, "The server.")->capture_default_str();
+  chat.add_option("--api-key", command.options.server.api_key, "Its key, if it asks for one.");
+  chat.add_option("--temperature", command.options.temperature, "The server's default if not given.")
+      ->check(CLI::Range(0.0, 2.0));
+  chat.add_option("--max-tokens", command.options.max_tokens, "Tokens of an answer at most.")
+      ->check(CLI::PositiveNumber);
+  chat.add_option("--system", command.options.system, "System prompt; the model's own by default.");
+  chat.add_option("--once", command.once, "Ask this one question, print the answer, and end.");
+}
+
+void add_inspect(CLI::App& app, InspectOptions& options) {
+  CLI::App& inspect = *app.add_subcommand("inspect", "Show what is in a checkpoint, and whether it is sound.");
+  inspect.add_option("dir", options.dir, "Folder of a Hugging Face checkpoint.")->required();
+  inspect.add_flag("--tensors", options.list_tensors, "List every tensor.");
+  inspect.add_flag("--json", options.json, "For programs.");
+}
+
+base::Status run_chat_command(ChatCommand& command) {
+  TESSERA_ASSIGN_OR_RETURN(const ServerAddress address, parse_url(command.url));
+  command.options.server.host = address.host;
+  command.options.server.port = address.port;
+  if (command.once.has_value()) return ask_once(command.options, *command.once);
+  return run_chat(command.options, "Connected to " + command.url + ".");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("tessera: a serving engine with separate prefill and decode precision and verified KV pages.",
+               "tessera");
+  app.set_version_flag("--version", std::string(TESSERA_VERSION));
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(44);
+  ServeOptions serve;
+  serve.version = TESSERA_VERSION;
+  ChatCommand chat;
+  InspectOptions inspect;
+  add_serve(app, serve);
+  add_chat(app, chat);
+  add_inspect(app, inspect);
+  CLI11_PARSE(app, argc, argv);
+
+  base::Status status;
+  if (app.got_subcommand("serve")) {
+    status = run_serve(serve);
+  } else if (app.got_subcommand("chat")) {
+    status = run_chat_command(chat);
+  } else {
+    status = run_inspect(inspect);
+  }
+  if (status.ok()) return 0;
+  std::cerr << "tessera: " << status.message() << std::endl;
+  return 1;
+}
+
+}  // namespace
+}  // namespace tessera::app
+
+int main(int argc, char** argv) {
+  try {
+    return tessera::app::run(argc, argv);
+  } catch (const std::exception& exception) {
+    std::cerr << "tessera: " << exception.what() << std::endl;
+    return 1;
+  }
+}

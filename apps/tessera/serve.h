@@ -1,0 +1,50 @@
+// `tessera serve`: puts the parts together: backend, model, engines, transport, router, service, sockets.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/status.h"
+
+namespace tessera::app {
+
+struct ServeOptions {
+  std::string model;  // Folder.
+  std::string served_model_name;
+  std::string role = "split";  // unified or split
+
+  std::string host = "127.0.0.1";
+  std::int64_t port = 30000;
+  std::vector<std::string> api_keys;
+
+  std::string backend = "simd";      // simd or reference
+  std::string simd_target = "best";  // best, avx2, avx512, avx512_bf16
+  std::int64_t threads = 0;
+
+  std::string kv_cache_dtype = "auto";  // Both phases; auto: bf16 for prefill and unified, fp8_e4m3 for decode.
+  std::string prefill_kv_cache_dtype;   // Override one phase.
+  std::string decode_kv_cache_dtype;
+  std::int64_t page_size = 64;
+  std::int64_t max_total_tokens = 0;  // Of each pool.
+  std::int64_t prefill_pages = 0;     // Override max_total_tokens for one pool.
+  std::int64_t decode_pages = 0;
+  double mem_fraction_static = 0.0;  // Of this machine's memory, for everything; 0: pools as said above.
+
+  std::int64_t context_length = 0;
+  std::int64_t max_running_requests = 64;
+  std::int64_t chunked_prefill_size = 512;
+  std::int64_t max_queued_requests = 1024;
+  std::int64_t drain_seconds = 30;
+
+  std::string log_level = "info";
+  bool chat = false;
+  std::optional<std::string> once;
+  std::string version;
+};
+
+// Serves until SIGTERM or SIGINT, then drains. With `chat` or `once`: until the conversation or the answer is over.
+base::Status run_serve(const ServeOptions& options);
+
+}  // namespace tessera::app
