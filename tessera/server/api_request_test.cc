@@ -1,0 +1,142 @@
+#include "tessera/server/api_request.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::server {
+namespace {
+
+std::string chat_error(const std::string& body) {
+  const auto request = parse_chat_request(body);
+  if (request.has_value()) return "accepted";
+  EXPECT_EQ(request.error().http_status, 400);
+  return request.error().message;
+}
+
+std::string completion_error(const std::string& body) {
+  const auto request = parse_completion_request(body);
+  return request.has_value() ? "accepted" : request.error().message;
+}
+
+constexpr const char* kMessages = R"("messages":[{"role":"user","content":"hi"}])";
+
+std::string chat_with(const std::string& field) { return std::string("{") + kMessages + "," + field + "}"; }
+
+TEST(ChatRequest, ReadsEveryField) {
+  const auto request = parse_chat_request(R"({
+    "model":"m","messages":[{"role":"system","content":"s"},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":null,"refusal":null}],
+    "temperature":0.5,"top_p":0.25,"top_k":7,"seed":-3,"n":2,"max_tokens":5,"max_completion_tokens":9,
+    "stop":["x","y"],"stop_token_ids":[3],"logprobs":true,"top_logprobs":4,"stream":true,"ignore_eos":true,
+    "stream_options":{"include_usage":true,"continuous_usage_stats":true},
+    "require_precision":{"decode_kv":"bf16"},"user":"someone","presence_penalty":0,"frequency_penalty":0.0})");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const GenerationOptions& o = request->options;
+  ASSERT_EQ(request->messages.size(), 3u);
+  EXPECT_EQ(request->messages[0].role, text::Role::kSystem);
+  EXPECT_EQ(request->messages[1].content, "ab");
+  EXPECT_EQ(request->messages[2].content, "");
+  EXPECT_EQ(o.model, "m");
+  EXPECT_FLOAT_EQ(o.temperature, 0.5f);
+  EXPECT_FLOAT_EQ(o.top_p, 0.25f);
+  EXPECT_EQ(o.top_k, 7);
+  EXPECT_EQ(o.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(o.n, 2);
+  EXPECT_EQ(o.max_tokens, 9);  // The newer name wins.
+  EXPECT_EQ(o.stop, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(o.stop_token_ids, std::vector<std::int32_t>{3});
+  EXPECT_TRUE(o.logprobs && o.stream && o.include_usage && o.continuous_usage && o.ignore_eos);
+  EXPECT_EQ(o.top_logprobs, 4);
+  ASSERT_EQ(o.require_precision.size(), 1u);
+  EXPECT_EQ(o.require_precision[0].second, "bf16");
+}
+
+TEST(ChatRequest, NullMeansAbsent) {
+  EXPECT_EQ(chat_error(chat_with(R"("temperature":null,"stop":null,"max_tokens":null,"tools":null)")), "accepted");
+}
+
+TEST(ChatRequest, RefusesAndNamesTheField) {
+  EXPECT_EQ(chat_error("{"), "the body is not valid JSON: incomplete JSON");
+  EXPECT_EQ(chat_error("[]"), "the body must be a JSON object");
+  EXPECT_EQ(chat_error("{}"), "'messages': required");
+  EXPECT_EQ(chat_error(R"({"messages":[]})"), "'messages': at least one message is needed");
+  EXPECT_EQ(chat_error(R"({"messages":"hi"})"), "'messages': expected an array");
+  EXPECT_EQ(chat_error(R"({"messages":[{"role":"user","content":5}]})"),
+            "'messages[0].content': expected a string or an array of parts");
+  EXPECT_EQ(chat_error(R"({"messages":[{"content":"x"}]})"), "'messages[0].role': required");
+  EXPECT_NE(chat_error(R"({"messages":[{"role":"robot","content":"x"}]})").find("messages[0].role"), std::string::npos);
+  EXPECT_NE(chat_error(R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]})")
+                .find("messages[0].content"),
+            std::string::npos);
+  EXPECT_EQ(chat_error(chat_with(R"("temperature":"hot")")), "'temperature': expected a number");
+  EXPECT_EQ(chat_error(chat_with(R"("temperature":2.5)")), "'temperature': 2.5 is outside 0 to 2");
+  EXPECT_EQ(chat_error(chat_with(R"("n":0)")), "'n': 0 is outside 1 to 16");
+  EXPECT_EQ(chat_error(chat_with(R"("n":1.5)")), "'n': expected an integer");
+  EXPECT_EQ(chat_error(chat_with(R"("top_p":0)")), "'top_p': must be greater than 0");
+  EXPECT_EQ(chat_error(chat_with(R"("max_tokens":0)")), "'max_tokens': 0 is outside 1 to 16777216");
+  EXPECT_EQ(chat_error(chat_with(R"("max_tokens":99999999999999999999)")), "'max_tokens': expected an integer");
+  EXPECT_EQ(chat_error(chat_with(R"("stream":"yes")")), "'stream': expected true or false");
+  EXPECT_EQ(chat_error(chat_with(R"("stop":[""])")), "'stop': expected a string that is not empty");
+  EXPECT_EQ(chat_error(chat_with(R"("top_logprobs":3)")), "'top_logprobs': needs logprobs to be true");
+  EXPECT_EQ(chat_error(chat_with(R"("stream_options":{"wat":1})")), "'stream_options.wat': unknown field");
+  EXPECT_EQ(chat_error(chat_with(R"("temprature":1)")), "'temprature': unknown field");
+  EXPECT_EQ(chat_error(chat_with(R"("presence_penalty":0.5)")),
+            "'presence_penalty': not supported by this server; leave it out or send 0E0");
+}
+
+// Depth, counts and lengths are bounded before anything is built from them.
+TEST(ChatRequest, BoundsWhatItReads) {
+  EXPECT_NE(chat_error(chat_with("\"x\":" + std::string(3000, '[') + std::string(3000, ']'))).find("not valid JSON"),
+            std::string::npos);
+  EXPECT_EQ(chat_error(chat_with("\"stop\":[\"" + std::string(257, 'a') + "\"]")), "'stop': longer than 256 bytes");
+  std::string many = "\"stop\":[";
+  for (int i = 0; i < 17; ++i) many += i == 0 ? "\"a\"" : ",\"a\"";
+  EXPECT_EQ(chat_error(chat_with(many + "]")), "'stop': 17 elements; at most 16 are allowed");
+}
+
+TEST(CompletionRequest, ReadsEveryFormOfPrompt) {
+  const auto prompts = [](const std::string& prompt) {
+    auto request = parse_completion_request("{\"prompt\":" + prompt + "}");
+    EXPECT_TRUE(request.has_value());
+    return request->prompts;
+  };
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(prompts("\"a\""), std::vector<Prompt>{"a"});
+  EXPECT_EQ(prompts("[\"a\",\"b\"]"), (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(prompts("[1,2]"), (std::vector<Prompt>{Ids{1, 2}}));
+  EXPECT_EQ(prompts("[[1],[2,3]]"), (std::vector<Prompt>{Ids{1}, Ids{2, 3}}));
+}
+
+TEST(CompletionRequest, RefusesOtherPrompts) {
+  EXPECT_EQ(completion_error("{}"), "'prompt': required");
+  for (const char* prompt : {"5", "[1.5]", "[-1]", "[4294967296]", "[[\"a\"]]", "{}", "[1,\"a\"]"}) {
+    EXPECT_NE(completion_error(std::string("{\"prompt\":") + prompt + "}"), "accepted") << prompt;
+  }
+  EXPECT_EQ(completion_error("{\"prompt\":[]}"), "'prompt': must not be empty");
+}
+
+TEST(TokenizeRequest, WantsExactlyOneInput) {
+  EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").has_value());
+  EXPECT_TRUE(parse_tokenize_request(std::string("{") + kMessages + "}").has_value());
+  EXPECT_FALSE(parse_tokenize_request("{}").has_value());
+  EXPECT_FALSE(parse_tokenize_request(std::string(R"({"prompt":"x",)") + kMessages + "}").has_value());
+}
+
+TEST(AbortRequest, WantsAnIdOrAll) {
+  EXPECT_EQ(parse_abort_request(R"({"rid":"a"})"), "a");
+  EXPECT_EQ(parse_abort_request(R"({"abort_all":true})"), "");
+  EXPECT_FALSE(parse_abort_request("{}").has_value());
+  EXPECT_FALSE(parse_abort_request(R"({"rid":"a","abort_all":true})").has_value());
+}
+
+TEST(ApiError, HidesInternals) {
+  const ApiError error = from_status(base::internal_error("pointer 0x1234 in engine.cc"));
+  EXPECT_EQ(error.http_status, 500);
+  EXPECT_EQ(error_body(error).find("0x1234"), std::string::npos);
+  EXPECT_EQ(from_status(base::corruption("page 7")).code, "kv_integrity_error");
+  EXPECT_EQ(from_status(base::corruption("page 7")).message.find("page 7"), std::string::npos);
+  EXPECT_EQ(from_status(base::resource_exhausted("full")).http_status, 429);
+}
+
+}  // namespace
+}  // namespace tessera::server
