@@ -81,7 +81,7 @@ TEST(ChatRequest, RefusesAndNamesTheField) {
   EXPECT_EQ(chat_error(chat_with(R"("stream_options":{"wat":1})")), "'stream_options.wat': unknown field");
   EXPECT_EQ(chat_error(chat_with(R"("temprature":1)")), "'temprature': unknown field");
   EXPECT_EQ(chat_error(chat_with(R"("presence_penalty":0.5)")),
-            "'presence_penalty': not supported by this server; leave it out or send 0E0");
+            "'presence_penalty': not supported by this server; leave it out or send 0");
 }
 
 // Depth, counts and lengths are bounded before anything is built from them.

@@ -132,7 +132,9 @@ void JsonFields::refuse_unless(std::string_view name, const json::value& neutral
   if (found == nullptr || *found == neutral) return;
   // 1 and 1.0 are the same number to a client.
   if (found->is_number() && neutral.is_number() && found->to_number<double>() == neutral.to_number<double>()) return;
-  fail(name, fmt::format("not supported by this server; leave it out or send {}", json::serialize(neutral)));
+  const std::string wanted =
+      neutral.is_number() ? fmt::format("{}", neutral.to_number<double>()) : json::serialize(neutral);
+  fail(name, fmt::format("not supported by this server; leave it out or send {}", wanted));
 }
 
 void JsonFields::adopt(JsonFields& inner) {

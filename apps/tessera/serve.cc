@@ -1,0 +1,270 @@
+#include "serve.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "chat_client.h"
+#include "progress.h"
+#include "tessera/backends/cpu/reference/reference_backend.h"
+#include "tessera/backends/cpu/simd/simd_backend.h"
+#include "tessera/base/arithmetic.h"
+#include "tessera/base/clock.h"
+#include "tessera/base/logging.h"
+#include "tessera/engine/engine.h"
+#include "tessera/kv_transfer/loopback.h"
+#include "tessera/models/model.h"
+#include "tessera/router/router.h"
+#include "tessera/server/http_server.h"
+#include "tessera/server/service.h"
+#include "tessera/text/chat_format.h"
+#include "tessera/text/tokenizer.h"
+
+namespace tessera::app {
+
+namespace {
+
+constexpr std::int64_t kDefaultPoolTokens = 32768;
+constexpr request::EngineId kPrefillEngine = 0;  // Also the unified engine's.
+constexpr request::EngineId kDecodeEngine = 1;
+
+base::Result<std::unique_ptr<ops::Backend>> make_backend(const ServeOptions& options) {
+  if (options.backend == "reference") return backends::cpu::make_reference_backend();
+  backends::cpu::SimdOptions simd;
+  simd.threads = static_cast<int>(options.threads);
+  using backends::cpu::SimdTarget;
+  if (options.simd_target == "avx2") simd.target = SimdTarget::kAvx2;
+  if (options.simd_target == "avx512") simd.target = SimdTarget::kAvx512;
+  if (options.simd_target == "avx512_bf16") simd.target = SimdTarget::kAvx512Bf16;
+  return backends::cpu::make_simd_backend(simd);
+}
+
+// What the flags say of one phase's KV, "auto" resolved.
+ops::KvFormat kv_format(const ServeOptions& options, request::EngineRole role) {
+  const std::string& own =
+      role == request::EngineRole::kDecode ? options.decode_kv_cache_dtype : options.prefill_kv_cache_dtype;
+  const std::string& wanted = own.empty() ? options.kv_cache_dtype : own;
+  if (wanted == "bf16") return ops::KvFormat::kBF16;
+  if (wanted == "fp8_e4m3") return ops::KvFormat::kF8E4M3;
+  if (wanted == "f32") return ops::KvFormat::kF32;
+  return role == request::EngineRole::kDecode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
+}
+
+std::int64_t machine_memory_bytes() {
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, const ops::Backend& backend,
+                                                 request::EngineRole role) {
+  engine::EngineConfig config;
+  config.id = role == request::EngineRole::kDecode ? kDecodeEngine : kPrefillEngine;
+  config.role = role;
+  config.kv_format = kv_format(options, role);
+  if (!backend.supports(config.kv_format)) {
+    return base::failure(base::invalid_argument(fmt::format("KV format {} is not available on the {} backend",
+                                                            ops::kv_format_name(config.kv_format), backend.name())));
+  }
+  config.page_size = static_cast<std::int32_t>(options.page_size);
+  config.running_max = options.max_running_requests;
+  config.chunked_prefill_size = options.chunked_prefill_size;
+  config.context_tokens_max = options.context_length;
+  config.sequences_max = options.max_queued_requests;
+  // The two pools of a process share its weights: they are counted once.
+  if (role == request::EngineRole::kDecode) config.weight_memory = engine::WeightMemory::kCountedElsewhere;
+  const std::int64_t own_pages = role == request::EngineRole::kDecode ? options.decode_pages : options.prefill_pages;
+  if (own_pages > 0) {
+    config.pages = own_pages;
+  } else if (options.max_total_tokens > 0 || options.mem_fraction_static == 0.0) {
+    const std::int64_t tokens = options.max_total_tokens > 0 ? options.max_total_tokens : kDefaultPoolTokens;
+    config.pages = base::ceil_div(tokens, options.page_size);
+  }
+  if (options.mem_fraction_static > 0.0) {
+    const double share = role == request::EngineRole::kUnified ? 1.0 : 0.5;
+    config.memory_budget_bytes =
+        static_cast<std::int64_t>(static_cast<double>(machine_memory_bytes()) * options.mem_fraction_static * share);
+  }
+  return config;
+}
+
+// Everything that runs, in the order in which it is made; it comes down in reverse.
+class Serving {
+ public:
+  static base::Result<std::unique_ptr<Serving>> start(const ServeOptions& options) {
+    auto serving = std::unique_ptr<Serving>(new Serving());
+    TESSERA_RETURN_IF_ERROR(serving->load(options));
+    TESSERA_RETURN_IF_ERROR(serving->make_engines(options));
+    TESSERA_RETURN_IF_ERROR(serving->make_server(options));
+    return serving;
+  }
+  ~Serving() { stop(); }
+
+  std::uint16_t port() const { return http_->port(); }
+  server::Service& service() { return *service_; }
+
+  // Lets running answers end, for so long at most.
+  void drain(std::chrono::seconds timeout) {
+    router_->begin_drain();
+    http_->begin_drain();
+    base::log().info("draining: {} sequences live", router_->live());
+    if (!http_->wait_drained(timeout)) base::log().warn("drain timed out: {} sequences are cut off", router_->live());
+  }
+
+  // Subscribers of the router hold parts of the connections, so the sockets stop first and are destroyed last.
+  void stop() {
+    if (http_ != nullptr) http_->stop();
+    if (router_ != nullptr) router_->stop();
+    for (auto& engine : engines_) engine->stop();
+    http_.reset();
+  }
+
+ private:
+  Serving() : transport_(kv_transfer::LoopbackOptions{}), events_(1 << 16) {}
+
+  base::Status load(const ServeOptions& options) {
+    const std::filesystem::path dir(options.model);
+    TESSERA_ASSIGN_OR_RETURN(backend_, make_backend(options));
+    base::log().info("backend {}", backend_->name());
+    TESSERA_ASSIGN_OR_RETURN(tokenizer_, text::Tokenizer::load(dir));
+    auto format = text::ChatFormat::load(dir, *tokenizer_);
+    if (format.has_value()) {
+      chat_format_ = std::move(*format);
+    } else if (format.error().code() == base::StatusCode::kUnimplemented) {
+      base::log().warn("no chat: {}", format.error().message());
+    } else {
+      return format.error();
+    }
+    Progress progress("loading weights");
+    TESSERA_ASSIGN_OR_RETURN(model_, models::load_model(dir, *backend_, [&](const models::LoadProgress& done) {
+                               progress.update(done.bytes_done, done.bytes_total);
+                             }));
+    progress.finish();
+    if (tokenizer_->vocab_size() > model_->config().vocab_size) {
+      return base::invalid_argument(fmt::format("{}: the tokenizer has {} tokens, the model's vocabulary {}",
+                                                options.model, tokenizer_->vocab_size(), model_->config().vocab_size));
+    }
+    return base::ok_status();
+  }
+
+  base::Status make_engines(const ServeOptions& options) {
+    using request::EngineRole;
+    const std::vector<EngineRole> roles = options.role == "unified"
+                                              ? std::vector{EngineRole::kUnified}
+                                              : std::vector{EngineRole::kPrefill, EngineRole::kDecode};
+    for (const EngineRole role : roles) {
+      TESSERA_ASSIGN_OR_RETURN(const engine::EngineConfig config, engine_config(options, *backend_, role));
+      engine::EngineParts parts{*model_, *backend_, events_, clock_, nullptr};
+      if (role != EngineRole::kUnified) {
+        parts.endpoint = transport_.make_endpoint(static_cast<kv_transfer::PeerId>(config.id));
+      }
+      const std::string_view name = role == EngineRole::kUnified   ? "unified"
+                                    : role == EngineRole::kPrefill ? "prefill"
+                                                                   : "decode";
+      auto made = engine::Engine::create(config, std::move(parts));
+      if (!made.has_value()) return made.error().with_context(fmt::format("{} engine", name));
+      const request::EngineInfo& info = (*made)->info();
+      base::log().info(
+          "{} engine: weights {}, KV {}, {} pages of {} tokens ({} tokens), context {}, {} sequences at once\n{}", name,
+          info.weight_format, ops::kv_format_name(info.kv_format), info.pages, info.page_size,
+          info.pages * info.page_size, info.context_tokens_max, info.running_max, (*made)->memory_plan().to_string());
+      engines_.push_back(std::move(*made));
+    }
+    return base::ok_status();
+  }
+
+  base::Status make_server(const ServeOptions& options) {
+    std::vector<request::EngineEndpoint*> endpoints;
+    for (const auto& engine : engines_) endpoints.push_back(engine.get());
+    router::RouterOptions router_options;
+    router_options.live_sequences_max = options.max_queued_requests;
+    TESSERA_ASSIGN_OR_RETURN(router_, router::Router::create(router_options, std::move(endpoints), events_, clock_));
+    server::ServiceOptions service_options;
+    service_options.served_model_name = options.served_model_name;
+    if (service_options.served_model_name.empty()) {
+      service_options.served_model_name = std::filesystem::weakly_canonical(options.model).filename().string();
+    }
+    service_options.version = options.version;
+    service_options.vocab_size = model_->config().vocab_size;
+    service_ = std::make_unique<server::Service>(std::move(service_options), *tokenizer_, chat_format_.get(), *router_,
+                                                 clock_);
+    for (const auto& engine : engines_) engine->start();
+    router_->start();
+    server::HttpServerOptions http_options;
+    http_options.host = options.host;
+    http_options.port = static_cast<std::uint16_t>(options.port);
+    http_options.api_keys = options.api_keys;
+    TESSERA_ASSIGN_OR_RETURN(http_, server::HttpServer::start(http_options, *service_));
+    return base::ok_status();
+  }
+
+  base::SystemClock clock_;
+  std::unique_ptr<ops::Backend> backend_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  std::unique_ptr<const text::ChatFormat> chat_format_;
+  std::unique_ptr<models::Model> model_;
+  kv_transfer::LoopbackTransport transport_;
+  request::EngineEventQueue events_;
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
+  std::unique_ptr<router::Router> router_;
+  std::unique_ptr<server::Service> service_;
+  std::unique_ptr<server::HttpServer> http_;
+};
+
+// The first request that a load balancer sends must not meet an engine that has never spoken.
+base::Status wait_ready(Serving& serving) {
+  for (int i = 0; i < 500; ++i) {
+    if (serving.service().readiness().ok()) return base::ok_status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return serving.service().readiness();
+}
+
+}  // namespace
+
+base::Status run_serve(const ServeOptions& options_in) {
+  ServeOptions options = options_in;
+  const bool in_terminal = options.chat || options.once.has_value();
+  if (in_terminal) options.port = options.once.has_value() ? 0 : options.port;
+  TESSERA_RETURN_IF_ERROR(base::set_log_level(options.log_level));
+
+  // Every thread made from here on leaves the signals to this one.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> serving, Serving::start(options));
+  TESSERA_RETURN_IF_ERROR(wait_ready(*serving));
+  if (options.once.has_value() || options.chat) {
+    ChatOptions chat;
+    chat.server.host = options.host == "0.0.0.0" ? "127.0.0.1" : options.host;
+    chat.server.port = serving->port();
+    if (!options.api_keys.empty()) chat.server.api_key = options.api_keys.front();
+    if (options.once.has_value()) {
+      chat.temperature = 0.0;  // The same answer every time.
+      return ask_once(chat, *options.once);
+    }
+    const std::string greeting = fmt::format("{} is served at http://{}:{}/v1", serving->service().model_name(),
+                                             chat.server.host, chat.server.port);
+    return run_chat(chat, greeting);
+  }
+  base::log().info("serving {} at http://{}:{}/v1", serving->service().model_name(), options.host, serving->port());
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  base::log().info("{}: ending", signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
+  // A second signal ends it at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  serving->drain(std::chrono::seconds(options.drain_seconds));
+  return base::ok_status();
+}
+
+}  // namespace tessera::app
