@@ -109,6 +109,78 @@ std::vector<float> SequenceRunner::step(std::span<const RunnerRow> rows, WantedL
   return out;
 }
 
+void SequenceRunner::take_over(SequenceRunner& source, std::int64_t from, std::int64_t to) {
+  const Sequence& theirs = source.sequences_.at(static_cast<std::size_t>(from));
+  Sequence& ours = sequences_.at(static_cast<std::size_t>(to));
+  TESSERA_CHECK(ours.length == 0 && theirs.length > 0);
+  const std::int32_t page_size = options_.page_size;
+  const std::int32_t pages = static_cast<std::int32_t>(base::ceil_div(theirs.length, page_size));
+  std::vector<std::int32_t> positions, token_rows;
+  std::vector<std::int64_t> slots;
+  for (std::int32_t p = 0; p < theirs.length; ++p) {
+    if (p % page_size == 0) {
+      ours.leases.push_back(must(
+          pool_->allocate(*stream_, kv_cache::owner_of_sequence(static_cast<std::uint64_t>(to) + 1), p / page_size)));
+    }
+    positions.push_back(p);
+    token_rows.push_back(0);
+    slots.push_back(std::int64_t{ours.leases.back().page} * page_size + p % page_size);
+  }
+  ours.length = theirs.length;
+
+  const auto check = [&](SequenceRunner& side, const Sequence& sequence, bool writes) {
+    side.table_->set_row(*stream_, 0, sequence.leases);
+    const kv_cache::RowExpectation row{sequence.leases, sequence.length, writes ? 0 : sequence.length};
+    kv_cache::CheckInput input{.records = side.pool_->records(),
+                               .page_size = page_size,
+                               .page_table = side.table_->device(),
+                               .max_pages_per_row = side.table_->pages_per_row_max(),
+                               .rows = {&row, 1},
+                               .token_rows = {},
+                               .token_positions = {},
+                               .slot_mapping = {}};
+    if (writes) {
+      input.token_rows = token_rows;
+      input.token_positions = positions;
+      input.slot_mapping = slots;
+    }
+    return side.verifier_->check_before(*stream_, input);
+  };
+  const kv_cache::CheckedPages readable = check(source, theirs, false);
+  const kv_cache::CheckedPages writable = check(*this, ours, true);
+  const ops::KvLayout& layout = pool_->layout();
+  const ops::Buffer images = must(backend_.allocate(pages * layout.page_layer_bytes(), "page images"));
+  const ops::Buffer sent = must(backend_.allocate(pages * 8, "digests sent"));
+  const ops::Buffer stored = must(backend_.allocate(pages * 8, "digests stored"));
+  for (std::int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    backend_.gather_pages(*stream_, {.pages = readable.pages,
+                                     .source = source.pool_->cache(),
+                                     .target = layout,
+                                     .layer = layer,
+                                     .row = 0,
+                                     .first_page = 0,
+                                     .num_pages = pages,
+                                     .digest_key = 1,
+                                     .images = images.data(),
+                                     .digests = sent.as<std::uint64_t>()});
+    backend_.scatter_pages(
+        *stream_, {.slots = writable.slots, .target = pool_->cache(), .layer = layer, .images = images.data()});
+    backend_.digest_pages(*stream_, {.pages = writable.pages,
+                                     .cache = pool_->cache(),
+                                     .layer = layer,
+                                     .row = 0,
+                                     .first_page = 0,
+                                     .num_pages = pages,
+                                     .digest_key = 1,
+                                     .digests = stored.as<std::uint64_t>()});
+    std::vector<std::uint64_t> a(static_cast<std::size_t>(pages)), b(a.size());
+    backend_.copy_to_host(*stream_, a.data(), sent.data(), pages * 8);
+    backend_.copy_to_host(*stream_, b.data(), stored.data(), pages * 8);
+    stream_->synchronize();
+    TESSERA_CHECK(a == b);
+  }
+}
+
 void SequenceRunner::reset(std::int64_t sequence) {
   Sequence& s = sequences_.at(static_cast<std::size_t>(sequence));
   for (const kv_cache::Lease& lease : s.leases) TESSERA_CHECK(pool_->release(*stream_, lease).ok());

@@ -42,6 +42,10 @@ class SequenceRunner {
   // The same for one sequence.
   std::vector<float> step(std::span<const std::int32_t> tokens, WantedLogits wanted, std::int64_t sequence = 0);
 
+  // Sequence `to`, which must be empty here, takes over the tokens of the source's sequence `from`: its pages are
+  // gathered, converted to this runner's KV format and scattered, and their digests compared. The source keeps its own.
+  void take_over(SequenceRunner& source, std::int64_t from, std::int64_t to);
+
   std::int64_t length(std::int64_t sequence) const { return sequences_[static_cast<std::size_t>(sequence)].length; }
   // Forgets the sequence's tokens and frees its pages.
   void reset(std::int64_t sequence);
