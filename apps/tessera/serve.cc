@@ -20,7 +20,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/logging.h"
 #include "tessera/engine/engine.h"
-#include "tessera/kv_transfer/loopback.h"
+#include "tessera/kv_transfer/loopback_transport.h"
 #include "tessera/models/model.h"
 #include "tessera/router/router.h"
 #include "tessera/server/http_server.h"
