@@ -16,8 +16,8 @@ namespace tessera::test_support {
 
 // What the engine does with one sequence.
 struct Script {
-  std::vector<std::int32_t> tokens;
-  base::Status failure;            // Not ok: after the tokens the sequence fails with it.
+  std::vector<std::int32_t> tokens = {};
+  base::Status failure = {};       // Not ok: after the tokens the sequence fails with it.
   bool hold = false;               // After the tokens nothing more comes until an abort.
   std::int32_t cached_tokens = 0;  // For the report.
 };
@@ -39,7 +39,10 @@ class ScriptedEngine final : public request::EngineEndpoint {
     info_.pages = 64;
     info_.context_tokens_max = context_tokens_max;
     info_.running_max = 64;
-    emit(request::EngineStats{.pages_total = 64, .pages_free = 64});
+    request::EngineStats stats;
+    stats.pages_total = 64;
+    stats.pages_free = 64;
+    emit(stats);
   }
 
   const request::EngineInfo& info() const override { return info_; }
@@ -78,7 +81,10 @@ class ScriptedEngine final : public request::EngineEndpoint {
     report.cached_tokens = script.cached_tokens;
     report.generated_tokens = static_cast<std::int32_t>(script.tokens.size());
     for (std::size_t i = 0; i < script.tokens.size(); ++i) {
-      request::TokenEvent token{.id = spec.id, .index = static_cast<std::int32_t>(i), .token = script.tokens[i]};
+      request::TokenEvent token;
+      token.id = spec.id;
+      token.index = static_cast<std::int32_t>(i);
+      token.token = script.tokens[i];
       if (spec.sampling.logprobs) {
         token.logprob = -0.5f;
         for (std::int32_t t = 0; t < spec.sampling.top_logprobs; ++t)
