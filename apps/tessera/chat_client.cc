@@ -56,9 +56,10 @@ std::string request_body(const ChatOptions& options, const std::vector<Turn>& tu
   json::array messages;
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
   for (const Turn& turn : turns) messages.push_back({{"role", turn.role}, {"content", turn.content}});
-  json::object body = {
-      {"messages", std::move(messages)}, {"stream", true}, {"stream_options", {{"include_usage", true}}}};
-  if (options.temperature >= 0.0) body["temperature"] = options.temperature;
+  json::object body = {{"messages", std::move(messages)},
+                       {"stream", true},
+                       {"stream_options", {{"include_usage", true}}},
+                       {"temperature", options.temperature}};
   if (options.max_tokens > 0) body["max_completion_tokens"] = options.max_tokens;
   return json::serialize(body);
 }

@@ -36,7 +36,7 @@ struct AnswerStats {
 
 struct ChatOptions {
   ServerAddress server;
-  double temperature = -1.0;    // Negative: the server's default.
+  double temperature = 0.2;     // A small model at 1.0, the API's default, loses itself.
   std::int64_t max_tokens = 0;  // 0: as many as the context allows.
   std::string system;           // Empty: the model's default.
 };

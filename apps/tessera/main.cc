@@ -115,6 +115,10 @@ void add_serve(CLI::App& app, ServeOptions& options) {
   serve.add_flag("--chat", options.chat, "Also open a chat in this terminal; leaving it ends the server.")
       ->group(terminal);
   serve.add_option("--once", options.once, "Answer this one prompt on standard output, and end.")->group(terminal);
+  serve.add_option("--temperature", options.temperature, "Of the chat in this terminal; --once takes 0 always.")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str()
+      ->group(terminal);
   serve.add_option("--log-level", options.log_level, "debug, info, warning, error, off.")
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}))
       ->capture_default_str()
@@ -131,8 +135,9 @@ void add_chat(CLI::App& app, ChatCommand& command) {
   CLI::App& chat = *app.add_subcommand("chat", "Talk to a running server from the terminal.");
   chat.add_option("--url", command.url, "The server.")->capture_default_str();
   chat.add_option("--api-key", command.options.server.api_key, "Its key, if it asks for one.");
-  chat.add_option("--temperature", command.options.temperature, "The server's default if not given.")
-      ->check(CLI::Range(0.0, 2.0));
+  chat.add_option("--temperature", command.options.temperature, "0 takes the likeliest token always.")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
   chat.add_option("--max-tokens", command.options.max_tokens, "Tokens of an answer at most.")
       ->check(CLI::PositiveNumber);
   chat.add_option("--system", command.options.system, "System prompt; the model's own by default.");

@@ -246,6 +246,7 @@ base::Status run_serve(const ServeOptions& options_in) {
   TESSERA_RETURN_IF_ERROR(wait_ready(*serving));
   if (options.once.has_value() || options.chat) {
     ChatOptions chat;
+    chat.temperature = options.temperature;
     chat.server.host = options.host == "0.0.0.0" ? "127.0.0.1" : options.host;
     chat.server.port = serving->port();
     if (!options.api_keys.empty()) chat.server.api_key = options.api_keys.front();

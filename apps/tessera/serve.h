@@ -40,6 +40,7 @@ struct ServeOptions {
 
   std::string log_level = "info";
   bool chat = false;
+  double temperature = 0.2;  // Of that chat.
   std::optional<std::string> once;
   std::string version;
 };

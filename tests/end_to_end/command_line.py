@@ -56,7 +56,7 @@ def check_once(tessera, model):
     assert "Paris" in unified.stdout and "handoff " not in unified.stderr
 
     # The terminal chat, with its input from a pipe.
-    chat = tessera.run("serve", "--model", model, "--chat", "--port", "0", "--log-level", "error",
+    chat = tessera.run("serve", "--model", model, "--chat", "--temperature", "0", "--port", "0", "--log-level", "error",
                        text="What is the capital of France?\n/help\n/nonsense\n/clear\n/quit\n")
     assert "Paris" in chat.stdout and "unknown command /nonsense" in chat.stdout, chat.stdout
 
