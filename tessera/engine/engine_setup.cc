@@ -91,12 +91,13 @@ base::Status EngineLoop::allocate() {
   // The handoff's buffers can only be made once the pool is there; their room is kept free until then.
   std::int64_t reserved = 0;
   if (config_.role != EngineRole::kUnified) {
-    const ops::KvLayout widest = model.kv_layout(ops::KvFormat::kF32, config_.page_size);
-    reserved = 2 * config_.handoff.chunk_pages * widest.page_layer_bytes() + limits.pages_per_row_max * 256 +
-               context * 32 + 65536;
+    // A sender stages all chunks of a tick, a receiver one; the rest is the check of one row, and alignment.
+    const std::int64_t chunks = config_.role == EngineRole::kPrefill ? config_.handoff.chunks_per_tick : 1;
+    const std::int64_t staged = chunks * config_.handoff.chunk_pages;
+    reserved = staged * (layout.page_layer_bytes() + 8) + limits.pages_per_row_max * 256 +
+               config_.handoff.chunk_pages * config_.page_size * 32 + 65536;
     plan_.lines.push_back(
-        {"handoff", reserved,
-         fmt::format("at most: staging for {} pages of one layer, and their check", config_.handoff.chunk_pages)});
+        {"handoff", reserved, fmt::format("at most: staging for {} pages of one layer, and their check", staged)});
   }
   TESSERA_ASSIGN_OR_RETURN(const std::int64_t pages, plan_page_pool(plan_, layout, config_.pages));
   TESSERA_ASSIGN_OR_RETURN(pool_, kv_cache::PagePool::create(parts_.backend, *stream_, layout, pages));
