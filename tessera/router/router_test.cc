@@ -1,0 +1,394 @@
+// The router against engines that say what the test tells them to, also what no engine should say.
+#include "tessera/router/router.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "tessera/router/prefix_estimate.h"
+
+namespace tessera::router {
+namespace {
+
+using request::EngineRole;
+using request::SequenceId;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Takes commands and does nothing.
+class Puppet final : public request::EngineEndpoint {
+ public:
+  Puppet(request::EngineId id, EngineRole role, std::int64_t context = 100) {
+    info_.id = id;
+    info_.role = role;
+    info_.page_size = 4;
+    info_.pages = 25;
+    info_.context_tokens_max = context;
+    info_.kv_format = role == EngineRole::kDecode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
+  }
+  const request::EngineInfo& info() const override { return info_; }
+  bool try_send(request::EngineCommand command) override {
+    if (full) return false;
+    if (auto* start = std::get_if<request::StartSequence>(&command)) started.push_back(std::move(*start));
+    if (auto* abort = std::get_if<request::AbortSequence>(&command)) aborted.push_back(abort->id);
+    if (std::holds_alternative<request::FlushPrefixCache>(command)) ++flushes;
+    return true;
+  }
+  request::EngineInfo info_;
+  bool full = false;
+  std::vector<request::StartSequence> started;
+  std::vector<SequenceId> aborted;
+  int flushes = 0;
+};
+
+struct Heard {
+  std::vector<std::int32_t> indices;
+  std::vector<SequenceEvent> terminals;
+  const request::SequenceFinished& finished() const { return std::get<request::SequenceFinished>(terminals.at(0)); }
+  const request::SequenceFailed& failed() const { return std::get<request::SequenceFailed>(terminals.at(0)); }
+};
+
+class RouterTest : public testing::Test {
+ protected:
+  void make(std::vector<Puppet*> puppets, RouterOptions options = {}) {
+    std::vector<request::EngineEndpoint*> endpoints(puppets.begin(), puppets.end());
+    auto made = Router::create(options, endpoints, events_, clock_);
+    ASSERT_TRUE(made.has_value()) << made.error().to_string();
+    router_ = std::move(*made);
+  }
+  request::SequenceSpec spec(std::int64_t prompt, std::int32_t max_tokens = 10) {
+    request::SequenceSpec out;
+    out.id = router_->next_id();
+    out.prompt.assign(static_cast<std::size_t>(prompt), 7);
+    out.sampling.max_tokens = max_tokens;
+    return out;
+  }
+  base::Status submit(request::SequenceSpec one) {
+    const SequenceId id = one.id;
+    return router_->submit(std::move(one), [this, id](SequenceEvent event) {
+      if (auto* token = std::get_if<request::TokenEvent>(&event)) {
+        heard_[id].indices.push_back(token->index);
+        EXPECT_TRUE(heard_[id].terminals.empty()) << "a token after the end";
+      } else {
+        heard_[id].terminals.push_back(std::move(event));
+      }
+    });
+  }
+  SequenceId start(std::int64_t prompt = 5) {
+    request::SequenceSpec one = spec(prompt);
+    const SequenceId id = one.id;
+    EXPECT_TRUE(submit(std::move(one)).ok());
+    return id;
+  }
+  void say(const Puppet& puppet, request::EngineEventBody body) {
+    ASSERT_TRUE(events_.try_push({puppet.info_.id, std::move(body)}));
+  }
+  void token(const Puppet& puppet, SequenceId id, std::int32_t index) {
+    request::TokenEvent event;
+    event.id = id;
+    event.index = index;
+    event.token = 100 + index;
+    say(puppet, std::move(event));
+  }
+  void pump() {
+    while (router_->pump(base::Nanoseconds(0)) > 0) {
+    }
+  }
+
+  request::EngineEventQueue events_{10000};
+  base::ManualClock clock_;
+  Puppet unified_{0, EngineRole::kUnified};
+  Puppet prefill_{1, EngineRole::kPrefill};
+  Puppet prefill_two_{2, EngineRole::kPrefill};
+  Puppet decode_{3, EngineRole::kDecode, 80};
+  Puppet decode_two_{4, EngineRole::kDecode, 80};
+  std::unique_ptr<Router> router_;
+  std::map<SequenceId, Heard> heard_;
+};
+
+TEST_F(RouterTest, RefusesEnginesThatDoNotGoTogether) {
+  const auto refusal = [&](std::vector<request::EngineEndpoint*> engines) {
+    auto made = Router::create({}, std::move(engines), events_, clock_);
+    return made.has_value() ? std::string() : made.error().message();
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("0 unified, 0 prefill and 0 decode"));
+  EXPECT_THAT(refusal({&prefill_}), HasSubstr("1 prefill and 0 decode"));
+  EXPECT_THAT(refusal({&unified_, &decode_}), HasSubstr("1 unified"));
+  Puppet twin(1, EngineRole::kDecode);
+  EXPECT_THAT(refusal({&prefill_, &twin}), HasSubstr("number 1"));
+  decode_.info_.page_size = 8;
+  EXPECT_THAT(refusal({&prefill_, &decode_}), HasSubstr("pages of 8 tokens"));
+}
+
+TEST_F(RouterTest, RefusesAtOnceWhatCannotBeServed) {
+  make({&prefill_, &decode_}, {.live_sequences_max = 2});
+  EXPECT_EQ(router_->context_tokens_max(), 80);
+  EXPECT_EQ(submit(spec(80)).code(), base::StatusCode::kOutOfRange);
+  EXPECT_THAT(submit(spec(81)).message(), HasSubstr("81 tokens"));
+  EXPECT_EQ(submit(spec(0)).code(), base::StatusCode::kInvalidArgument);
+  EXPECT_EQ(submit(spec(5, 0)).code(), base::StatusCode::kInvalidArgument);
+  start();
+  start();
+  EXPECT_EQ(submit(spec(5)).code(), base::StatusCode::kResourceExhausted);
+  router_->begin_drain();
+  EXPECT_EQ(submit(spec(5)).code(), base::StatusCode::kUnavailable);
+  EXPECT_EQ(router_->snapshot().refused, 6);
+  EXPECT_EQ(router_->live(), 2);
+  router_->stop();
+  // Whoever was refused never hears anything; the two others hear their end.
+  EXPECT_EQ(heard_.size(), 2u);
+  for (const auto& [id, heard] : heard_) {
+    ASSERT_EQ(heard.terminals.size(), 1u);
+    EXPECT_EQ(heard.failed().status.code(), base::StatusCode::kUnavailable);
+  }
+}
+
+TEST_F(RouterTest, BothEnginesEndAtTheSameToken) {
+  make({&prefill_, &decode_});
+  ASSERT_TRUE(submit(spec(79, 500)).ok());
+  ASSERT_TRUE(submit(spec(10, 500)).ok());
+  EXPECT_EQ(prefill_.started[0].spec.sampling.max_tokens, 1);
+  EXPECT_EQ(prefill_.started[1].spec.sampling.max_tokens, 70);
+  EXPECT_EQ(prefill_.started[1].decode_engine, 3);
+}
+
+TEST_F(RouterTest, AFullEngineIsPassedByAndThenTheClientIsTold) {
+  make({&prefill_, &prefill_two_, &decode_});
+  prefill_.full = true;
+  start();
+  EXPECT_EQ(prefill_two_.started.size(), 1u);
+  prefill_two_.full = true;
+  EXPECT_EQ(submit(spec(5)).code(), base::StatusCode::kResourceExhausted);
+  EXPECT_EQ(router_->live(), 1);
+}
+
+TEST_F(RouterTest, TokensComeInOrderAndOnceWhateverEnginesSay) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  token(decode_, id, 2);
+  token(decode_, id, 1);
+  token(prefill_, id, 0);
+  token(prefill_, id, 0);
+  token(decode_, id, 2);
+  token(decode_, id, 3);
+  pump();
+  EXPECT_THAT(heard_[id].indices, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(RouterTest, TheEndWaitsForPrefillsReportAndSumsBoth) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  token(prefill_, id, 0);
+  token(decode_, id, 1);
+  request::SequenceReport decode_share;
+  decode_share.verified_steps = 3;
+  say(decode_, request::SequenceFinished{id, request::FinishReason::kStop, decode_share});
+  pump();
+  EXPECT_TRUE(heard_[id].terminals.empty());
+  request::SequenceReport prefill_share;
+  prefill_share.prompt_tokens = 5;
+  prefill_share.cached_tokens = 4;
+  prefill_share.verified_steps = 2;
+  prefill_share.handoff_pages = 6;
+  say(prefill_, request::SequenceHandedOver{id, prefill_share});
+  pump();
+  ASSERT_EQ(heard_[id].terminals.size(), 1u);
+  const request::SequenceReport& report = heard_[id].finished().report;
+  EXPECT_EQ(report.prompt_tokens, 5);
+  EXPECT_EQ(report.cached_tokens, 4);
+  EXPECT_EQ(report.generated_tokens, 2);
+  EXPECT_EQ(report.verified_steps, 5);
+  EXPECT_EQ(report.handoff_pages, 6);
+  EXPECT_EQ(report.prefill_kv, ops::KvFormat::kBF16);
+  EXPECT_EQ(report.decode_kv, ops::KvFormat::kF8E4M3);
+  EXPECT_EQ(router_->live(), 0);
+}
+
+TEST_F(RouterTest, TheEndDoesNotWaitForASilentPrefillForEver) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  token(prefill_, id, 0);
+  say(decode_, request::SequenceFinished{id, request::FinishReason::kLength, {}});
+  pump();
+  EXPECT_TRUE(heard_[id].terminals.empty());
+  clock_.advance(std::chrono::seconds(2));
+  router_->pump(base::Nanoseconds(0));
+  EXPECT_EQ(heard_[id].terminals.size(), 1u);
+}
+
+TEST_F(RouterTest, TokensThatAreLostAreAnErrorAndNotAGap) {
+  make({&unified_});
+  const SequenceId id = start();
+  token(unified_, id, 0);
+  token(unified_, id, 2);
+  say(unified_, request::SequenceFinished{id, request::FinishReason::kLength, {}});
+  pump();
+  clock_.advance(std::chrono::seconds(2));
+  router_->pump(base::Nanoseconds(0));
+  EXPECT_THAT(heard_[id].indices, ElementsAre(0));
+  EXPECT_EQ(heard_[id].failed().status.code(), base::StatusCode::kInternal);
+}
+
+TEST_F(RouterTest, OneTerminalEventAlthoughBothEnginesFail) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  say(decode_, request::SequenceFailed{id, base::corruption("check"), {}});
+  say(prefill_, request::SequenceFailed{id, base::unavailable("gone"), {}});
+  token(decode_, id, 0);
+  pump();
+  ASSERT_EQ(heard_[id].terminals.size(), 1u);
+  EXPECT_EQ(heard_[id].failed().status.code(), base::StatusCode::kCorruption);
+  EXPECT_THAT(heard_[id].indices, ElementsAre());
+  EXPECT_EQ(router_->snapshot().corrupted, 1);
+  // Neither engine keeps anything of it.
+  EXPECT_THAT(prefill_.aborted, ElementsAre(id));
+  EXPECT_THAT(decode_.aborted, ElementsAre(id));
+}
+
+TEST_F(RouterTest, APrefillThatGivesUpAHandoffThatArrivedHarmsNobody) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  token(prefill_, id, 0);
+  token(decode_, id, 1);
+  say(prefill_, request::SequenceFailed{id, base::unavailable("no answer"), {}});
+  token(decode_, id, 2);
+  say(decode_, request::SequenceFinished{id, request::FinishReason::kLength, {}});
+  pump();
+  EXPECT_THAT(heard_[id].indices, ElementsAre(0, 1, 2));
+  EXPECT_EQ(heard_[id].finished().reason, request::FinishReason::kLength);
+}
+
+TEST_F(RouterTest, APreemptedSequenceIsStartedAgainOnceItsPrefillIsOver) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  token(prefill_, id, 0);
+  token(decode_, id, 1);
+  request::SequenceReport share;
+  share.preemptions = 1;
+  say(decode_, request::SequencePreempted{id, {100, 101}, share});
+  pump();
+  EXPECT_EQ(prefill_.started.size(), 1u);  // The first handoff has not ended there.
+  say(prefill_, request::SequenceHandedOver{id, {}});
+  pump();
+  ASSERT_EQ(prefill_.started.size(), 2u);
+  EXPECT_EQ(prefill_.started[1].spec.id, id);
+  EXPECT_THAT(prefill_.started[1].generated, ElementsAre(100, 101));
+  say(prefill_, request::SequenceHandedOver{id, {}});
+  token(decode_, id, 2);
+  say(decode_, request::SequenceFinished{id, request::FinishReason::kLength, {}});
+  pump();
+  EXPECT_THAT(heard_[id].indices, ElementsAre(0, 1, 2));
+  EXPECT_EQ(heard_[id].finished().report.preemptions, 1);
+  EXPECT_EQ(router_->snapshot().restarts, 1);
+}
+
+TEST_F(RouterTest, AnAbortedSequenceIsNotStartedAgain) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  say(decode_, request::SequencePreempted{id, {100}, {}});
+  pump();
+  router_->abort(id);
+  say(prefill_, request::SequenceHandedOver{id, {}});
+  pump();
+  EXPECT_EQ(prefill_.started.size(), 1u);
+  EXPECT_EQ(heard_[id].failed().status.code(), base::StatusCode::kCancelled);
+  EXPECT_EQ(router_->snapshot().cancelled, 1);
+  EXPECT_EQ(router_->snapshot().failed, 0);
+}
+
+TEST_F(RouterTest, AnAbortReachesEnginesWhoseQueueWasFull) {
+  make({&prefill_, &decode_});
+  const SequenceId id = start();
+  prefill_.full = true;
+  router_->abort(id);
+  pump();
+  EXPECT_EQ(heard_[id].terminals.size(), 1u);
+  EXPECT_THAT(decode_.aborted, ElementsAre(id));
+  EXPECT_THAT(prefill_.aborted, ElementsAre());
+  prefill_.full = false;
+  router_->pump(base::Nanoseconds(0));
+  EXPECT_THAT(prefill_.aborted, ElementsAre(id));
+}
+
+TEST_F(RouterTest, PicksTheEngineThatHasThePrefixAndTheDecodeEngineWithTheFewestTokens) {
+  make({&prefill_, &prefill_two_, &decode_, &decode_two_});
+  const SequenceId first = start(40);
+  ASSERT_EQ(prefill_.started.size(), 1u);
+  start(8);
+  ASSERT_EQ(prefill_two_.started.size(), 1u);  // The other one is busy.
+  EXPECT_EQ(prefill_.started[0].decode_engine, 3);
+  EXPECT_EQ(prefill_two_.started[0].decode_engine, 4);
+  token(prefill_, first, 0);
+  token(prefill_two_, first + 1, 0);
+  pump();
+  // The same 40 tokens again: only the first engine is believed to have all of them.
+  start(40);
+  EXPECT_EQ(prefill_.started.size(), 2u);
+  EXPECT_EQ(prefill_.started[1].decode_engine, 4);
+  router_->flush_prefix_cache();
+  EXPECT_EQ(prefill_.flushes + prefill_two_.flushes + decode_.flushes, 3);
+}
+
+TEST_F(RouterTest, ReadinessTellsSilentEnginesAndWorkThatDoesNotAdvance) {
+  make({&unified_}, {.stall_after = std::chrono::seconds(30), .silent_after = std::chrono::seconds(10)});
+  EXPECT_TRUE(router_->readiness().ok());
+  clock_.advance(std::chrono::seconds(11));
+  EXPECT_THAT(router_->readiness().message(), HasSubstr("silent"));
+  say(unified_, request::EngineStats{});
+  pump();
+  EXPECT_TRUE(router_->readiness().ok());
+  const SequenceId id = start();
+  for (int second = 0; second < 31; ++second) {
+    clock_.advance(std::chrono::seconds(1));
+    say(unified_, request::EngineStats{});
+    pump();
+  }
+  EXPECT_THAT(router_->readiness().message(), HasSubstr("no token advanced"));
+  token(unified_, id, 0);
+  pump();
+  EXPECT_TRUE(router_->readiness().ok());
+  router_->begin_drain();
+  EXPECT_THAT(router_->readiness().message(), HasSubstr("draining"));
+}
+
+TEST_F(RouterTest, SubscribersMaySubmitAndAbort) {
+  make({&unified_});
+  request::SequenceSpec one = spec(5);
+  const SequenceId id = one.id;
+  base::Status nested = base::internal_error("not called");
+  ASSERT_TRUE(router_
+                  ->submit(std::move(one),
+                           [&](const SequenceEvent& event) {
+                             if (std::holds_alternative<request::TokenEvent>(event)) {
+                               nested = submit(spec(3));
+                               router_->abort(id);
+                             } else {
+                               heard_[id].terminals.push_back(event);
+                             }
+                           })
+                  .ok());
+  token(unified_, id, 0);
+  pump();
+  EXPECT_TRUE(nested.ok());
+  EXPECT_EQ(heard_[id].terminals.size(), 1u);
+  EXPECT_THAT(unified_.aborted, ElementsAre(id));
+}
+
+TEST(PrefixEstimate, MatchesWholePagesOfTheSameTenantAndForgetsTheOldest) {
+  PrefixEstimate estimate(4);
+  const std::vector<std::int32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  estimate.remember(prefix_hashes("a", prompt, 4));
+  EXPECT_EQ(estimate.match(prefix_hashes("a", prompt, 4)), 2);
+  EXPECT_EQ(estimate.match(prefix_hashes("b", prompt, 4)), 0);
+  const std::vector<std::int32_t> other{1, 2, 3, 4, 0, 6, 7, 8};
+  EXPECT_EQ(estimate.match(prefix_hashes("a", other, 4)), 1);
+  const std::vector<std::int32_t> filler(16, 9);
+  estimate.remember(prefix_hashes("c", filler, 4));
+  EXPECT_EQ(estimate.match(prefix_hashes("a", prompt, 4)), 0);
+}
+
+}  // namespace
+}  // namespace tessera::router
