@@ -2,7 +2,8 @@
 // tokens.
 #pragma once
 
-#include <cstdio>
+#include <fmt/format.h>
+
 #include <memory>
 #include <span>
 #include <string>
@@ -27,9 +28,7 @@ inline std::string byte_tokenizer_json() {
   int next = 256;
   for (int byte = 0; byte < 256; ++byte) {
     const int character = is_printable(byte) ? byte : next++;
-    char escaped[16];
-    std::snprintf(escaped, sizeof(escaped), "\"\\u%04x\":%d,", character, byte);
-    vocab += escaped;
+    vocab += fmt::format("\"\\u{:04x}\":{},", character, byte);
   }
   vocab.pop_back();
   return R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[
