@@ -160,24 +160,27 @@ net::awaitable<bool> stream_events(SessionContext& context, GenerationRun& run, 
     last.push_back(std::move(*usage));
   }
   last.emplace_back("[DONE]");
-  co_return co_await writer.write(as_events(last)) && co_await writer.end();
+  const std::string text = as_events(last);
+  const bool written = co_await writer.write(text);
+  co_return written&& co_await writer.end();
 }
 
 }  // namespace
 
-net::awaitable<bool> write_response(SessionContext& context, beast::tcp_stream& stream, int status,
-                                    std::string content_type, std::string body, unsigned version, bool keep_alive,
-                                    const Headers& headers) {
-  http::response<http::string_body> response(static_cast<http::status>(status), version);
-  response.set(http::field::content_type, content_type);
-  for (const auto& [name, value] : headers) response.set(name, value);
-  response.keep_alive(keep_alive);
-  response.body() = std::move(body);
-  response.prepare_payload();
+Response error_response(const ApiError& error) { return {error.http_status, "application/json", error_body(error)}; }
+
+net::awaitable<bool> write_response(SessionContext& context, beast::tcp_stream& stream, const Response& response,
+                                    unsigned version, bool keep_alive, const Headers& headers) {
+  http::response<http::string_body> message(static_cast<http::status>(response.status), version);
+  message.set(http::field::content_type, response.content_type);
+  for (const auto& [name, value] : headers) message.set(name, value);
+  message.keep_alive(keep_alive);
+  message.body() = response.body;
+  message.prepare_payload();
   stream.expires_after(context.options.write_timeout);
   error_code error;
-  co_await http::async_write(stream, response, net::redirect_error(net::use_awaitable, error));
-  context.service.metrics().count_http(status);
+  co_await http::async_write(stream, message, net::redirect_error(net::use_awaitable, error));
+  context.service.metrics().count_http(response.status);
   co_return !error && keep_alive;
 }
 
@@ -187,14 +190,11 @@ net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::
   const net::any_io_executor executor = co_await net::this_coro::executor;
   auto mailbox = std::make_shared<Mailbox>(executor);
   GenerationRun run(context.service, std::move(generation));
-  const auto refuse = [&](const ApiError& error) -> net::awaitable<StreamOutcome> {
-    const bool kept = co_await write_response(context, stream, error.http_status, "application/json", error_body(error),
-                                              version, keep_alive, headers);
-    co_return StreamOutcome{error.http_status, kept};
-  };
   if (auto error = run.start(
           [mailbox](std::size_t choice, router::SequenceEvent event) { mailbox->deliver(choice, std::move(event)); })) {
-    co_return co_await refuse(*error);
+    const Response refusal = error_response(*error);
+    const bool kept = co_await write_response(context, stream, refusal, version, keep_alive, headers);
+    co_return StreamOutcome{refusal.status, kept};
   }
 
   // The watcher may outlive this function by a moment: it holds the socket through a pointer that is cleared at the
@@ -209,24 +209,24 @@ net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::
     // The response begins with the first event, so that what fails before it gets its own HTTP status.
     std::vector<std::string> first;
     while (!run.done() && first.empty() && !mailbox->is_client_gone()) {
-      for (auto& [choice, event] : co_await mailbox->take(context.options.keep_alive_interval)) {
-        run.absorb(choice, std::move(event), first);
-      }
+      auto events = co_await mailbox->take(context.options.keep_alive_interval);
+      for (auto& [choice, event] : events) run.absorb(choice, std::move(event), first);
     }
     if (run.error().has_value() && first.empty()) {
       failure = run.error();
     } else {
       context.service.metrics().count_http(200);
-      outcome.keep_connection = !mailbox->is_client_gone() && co_await writer.begin(keep_alive, headers) &&
-                                (first.empty() || co_await writer.write(as_events(first))) &&
-                                co_await stream_events(context, run, *mailbox, writer) && version > 10;
+      const std::string beginning = as_events(first);
+      bool open = !mailbox->is_client_gone() && co_await writer.begin(keep_alive, headers);
+      if (open && !beginning.empty()) open = co_await writer.write(beginning);
+      if (open) open = co_await stream_events(context, run, *mailbox, writer);
+      outcome.keep_connection = open && version > 10;
     }
   } else {
     std::vector<std::string> none;
     while (!run.done() && !mailbox->is_client_gone()) {
-      for (auto& [choice, event] : co_await mailbox->take(context.options.keep_alive_interval)) {
-        run.absorb(choice, std::move(event), none);
-      }
+      auto events = co_await mailbox->take(context.options.keep_alive_interval);
+      for (auto& [choice, event] : events) run.absorb(choice, std::move(event), none);
     }
     failure = run.error();
   }
@@ -239,10 +239,11 @@ net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::
   if (gone || !run.done()) run.cancel();
   base::log().info("{}", run.summary());
   if (gone) co_return StreamOutcome{499, false};
-  if (failure.has_value()) co_return co_await refuse(*failure);
-  if (!run.generation().options.stream) {
-    outcome.keep_connection =
-        co_await write_response(context, stream, 200, "application/json", run.whole(), version, keep_alive, headers);
+  if (failure.has_value() || !run.generation().options.stream) {
+    const Response response =
+        failure.has_value() ? error_response(*failure) : Response{200, "application/json", run.whole()};
+    outcome.http_status = response.status;
+    outcome.keep_connection = co_await write_response(context, stream, response, version, keep_alive, headers);
   }
   co_return outcome;
 }

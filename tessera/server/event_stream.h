@@ -7,12 +7,24 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/server/api_error.h"
 #include "tessera/server/generation_run.h"
 #include "tessera/server/http_session.h"
 
 namespace tessera::server {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
+
+// A response that is not streamed.
+//
+// Here as everywhere in coroutines: what a co_await takes is a named object. GCC 12 destroys some temporaries of such
+// an expression twice (those of a conditional operator, for one).
+struct Response {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+};
+Response error_response(const ApiError& error);
 
 struct StreamOutcome {
   int http_status = 200;
@@ -24,9 +36,9 @@ boost::asio::awaitable<StreamOutcome> answer_generation(SessionContext& context,
                                                         Generation generation, unsigned version, bool keep_alive,
                                                         const Headers& headers);
 
-// Writes one whole response.
-boost::asio::awaitable<bool> write_response(SessionContext& context, boost::beast::tcp_stream& stream, int status,
-                                            std::string content_type, std::string body, unsigned version,
-                                            bool keep_alive, const Headers& headers);
+// Writes one whole response. False when the connection is to be closed.
+boost::asio::awaitable<bool> write_response(SessionContext& context, boost::beast::tcp_stream& stream,
+                                            const Response& response, unsigned version, bool keep_alive,
+                                            const Headers& headers);
 
 }  // namespace tessera::server

@@ -30,14 +30,6 @@ namespace {
 using Parser = http::request_parser<http::string_body>;
 using Request = http::request<http::string_body>;
 
-struct Response {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::string body;
-};
-
-Response error_response(const ApiError& error) { return {error.http_status, "application/json", error_body(error)}; }
-
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 
 // Constant-time in the content of the keys; their lengths are no secret.
@@ -90,7 +82,7 @@ std::optional<Response> handle_get(Service& service, std::string_view path) {
   return std::nullopt;
 }
 
-// POST requests other than generations. Nothing: no such path.
+// POST requests other than generations, for which it has no answer.
 std::optional<Response> handle_post(Service& service, std::string_view path, std::string_view body) {
   if (path == "/tokenize") {
     auto request = parse_tokenize_request(body);
@@ -156,47 +148,49 @@ ApiResult<Generation> prepare(Service& service, std::string_view path, std::stri
   return service.prepare_completion(std::move(*request), request_id, tenant);
 }
 
+// The answer to a request that is no generation, its extra headers among `headers`. Nothing: it is a generation.
+std::optional<Response> answer_at_once(Service& service, const Request& request,
+                                       const std::optional<std::string>& tenant, Headers& headers) {
+  const std::string_view path = path_of(request);
+  if (!tenant.has_value() && !is_open_path(path)) {
+    headers.emplace_back("WWW-Authenticate", "Bearer");
+    return error_response(
+        {401, "authentication_error", "invalid_api_key", {}, "a valid key is needed: Authorization: Bearer KEY"});
+  }
+  if (request.method() == http::verb::get || request.method() == http::verb::head) {
+    if (std::optional<Response> response = handle_get(service, path)) {
+      if (request.method() == http::verb::head) response->body.clear();
+      return response;
+    }
+  }
+  if (request.method() == http::verb::post && is_post_path(path)) return handle_post(service, path, request.body());
+  if (is_post_path(path) || is_get_path(service, path)) {
+    headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
+    return error_response({405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"});
+  }
+  return error_response({404, "invalid_request_error", "unknown_path", {}, "there is nothing at this path"});
+}
+
 // Answers one request; false: close the connection.
 net::awaitable<bool> handle(SessionContext& context, beast::tcp_stream& stream, const Request& request) {
   Service& service = context.service;
-  const std::string_view path = path_of(request);
   const unsigned version = request.version();
   const bool keep_alive = request.keep_alive() && !context.draining;
   Headers headers = {{"x-tessera-precision", service.precision_header()}};
-  const auto respond = [&](Response response) -> net::awaitable<bool> {
-    co_return co_await write_response(context, stream, response.status, std::move(response.content_type),
-                                      std::move(response.body), version, keep_alive, headers);
-  };
-
   const std::optional<std::string> tenant = tenant_of(context.options, request);
-  if (!tenant.has_value() && !is_open_path(path)) {
-    headers.emplace_back("WWW-Authenticate", "Bearer");
-    co_return co_await respond(error_response(
-        {401, "authentication_error", "invalid_api_key", {}, "a valid key is needed: Authorization: Bearer KEY"}));
+  if (const std::optional<Response> response = answer_at_once(service, request, tenant, headers)) {
+    co_return co_await write_response(context, stream, *response, version, keep_alive, headers);
   }
-  if (request.method() == http::verb::get || request.method() == http::verb::head) {
-    if (auto response = handle_get(service, path)) {
-      if (request.method() == http::verb::head) response->body.clear();
-      co_return co_await respond(std::move(*response));
-    }
+  const std::string request_id(view(request["x-request-id"]));
+  ApiResult<Generation> generation = prepare(service, path_of(request), request.body(), request_id, *tenant);
+  if (!generation.has_value()) {
+    const Response refusal = error_response(generation.error());
+    co_return co_await write_response(context, stream, refusal, version, keep_alive, headers);
   }
-  if (request.method() == http::verb::post && is_post_path(path)) {
-    if (path != "/v1/chat/completions" && path != "/v1/completions") {
-      co_return co_await respond(*handle_post(service, path, request.body()));
-    }
-    const std::string request_id(view(request["x-request-id"]));
-    ApiResult<Generation> generation = prepare(service, path, request.body(), request_id, tenant.value_or("default"));
-    if (!generation.has_value()) co_return co_await respond(error_response(generation.error()));
-    headers.emplace_back("x-request-id", generation->options.request_id);
-    const StreamOutcome outcome =
-        co_await answer_generation(context, stream, std::move(*generation), version, keep_alive, headers);
-    co_return outcome.keep_connection&& keep_alive;
-  }
-  const bool other_method = is_post_path(path) || is_get_path(service, path);
-  if (other_method) headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
-  co_return co_await respond(error_response(
-      other_method ? ApiError{405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"}
-                   : ApiError{404, "invalid_request_error", "unknown_path", {}, "there is nothing at this path"}));
+  headers.emplace_back("x-request-id", generation->options.request_id);
+  const StreamOutcome outcome =
+      co_await answer_generation(context, stream, std::move(*generation), version, keep_alive, headers);
+  co_return outcome.keep_connection&& keep_alive;
 }
 
 // Reads one request. Nothing: the connection is to be closed.
@@ -215,8 +209,9 @@ net::awaitable<std::optional<Request>> read_request(SessionContext& context, bea
   if (!error) co_await http::async_read(stream, buffer, parser, net::redirect_error(net::use_awaitable, error));
   if (!error) co_return parser.release();
   if (const std::optional<ApiError> failure = read_failure(error)) {
-    co_await write_response(context, stream, failure->http_status, "application/json", error_body(*failure), 11,
-                            /*keep_alive=*/false, {});
+    const Response refusal = error_response(*failure);
+    const Headers none;
+    co_await write_response(context, stream, refusal, 11, /*keep_alive=*/false, none);
   }
   co_return std::nullopt;
 }
