@@ -1,8 +1,12 @@
 // The executable's command line.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "chat_client.h"
 #include "inspect.h"
@@ -14,7 +18,10 @@ namespace {
 
 void add_serve(CLI::App& app, ServeOptions& options) {
   CLI::App& serve = *app.add_subcommand("serve", "Serve a model over an OpenAI-compatible HTTP API.");
-  serve.set_config("--config", "", "Read these options from a TOML or INI file; flags win.");
+  // A flag given twice counts as it was given last: flags win over the file, whose lines come first (with_config).
+  serve.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  serve.add_option("--config", options.config, "Read these options from a TOML or INI file; flags win.")
+      ->check(CLI::ExistingFile);
   serve.add_option("--model-path,--model", options.model, "Folder of a Hugging Face checkpoint.")->required();
   serve.add_option("--served-model-name", options.served_model_name, "Name in the API; the folder's name by default.");
   serve
@@ -32,6 +39,7 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->capture_default_str()
       ->group(network);
   serve.add_option("--api-key", options.api_keys, "Require this key; may be given several times, each a tenant.")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(network);
   serve.add_option("--drain-seconds", options.drain_seconds, "On SIGTERM, how long running answers may go on.")
       ->check(CLI::Range(0, 3600))
@@ -159,6 +167,24 @@ base::Status run_chat_command(ChatCommand& command) {
   return run_chat(command.options, "Connected to " + command.url + ".");
 }
 
+// The command line with the lines of the file that `serve --config FILE` names put, as flags, before the flags that
+// were given. CLI11 reads a file for the program as a whole only, not for a subcommand.
+std::vector<std::string> with_config(std::vector<std::string> arguments) {
+  std::string path;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--config" && i + 1 < arguments.size()) path = arguments[i + 1];
+    if (arguments[i].starts_with("--config=")) path = arguments[i].substr(9);
+  }
+  const auto serve = std::ranges::find(arguments, "serve");
+  if (path.empty() || serve == arguments.end() || !std::ifstream(path)) return arguments;
+  std::vector<std::string> flags;
+  for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_file(path)) {
+    for (const std::string& value : item.inputs) flags.push_back("--" + item.fullname() + "=" + value);
+  }
+  arguments.insert(serve + 1, flags.begin(), flags.end());
+  return arguments;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("tessera: a serving engine with separate prefill and decode precision and verified KV pages.",
                "tessera");
@@ -172,7 +198,13 @@ int run(int argc, char** argv) {
   add_serve(app, serve);
   add_chat(app, chat);
   add_inspect(app, inspect);
-  CLI11_PARSE(app, argc, argv);
+  std::vector<std::string> arguments = with_config(std::vector<std::string>(argv + 1, argv + argc));
+  std::ranges::reverse(arguments);  // As CLI11 takes a vector.
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
 
   base::Status status;
   if (app.got_subcommand("serve")) {

@@ -11,7 +11,8 @@
 namespace tessera::app {
 
 struct ServeOptions {
-  std::string model;  // Folder.
+  std::string config;  // A file with some of these; already read.
+  std::string model;   // Folder.
   std::string served_model_name;
   std::string role = "split";  // unified or split
 

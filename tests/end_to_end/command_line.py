@@ -135,10 +135,18 @@ def check_bad_flags(tessera, model):
     message = tessera.run("chat", "--url", "http://127.0.0.1:1", "--once", "x", expect=1).stderr
     assert "cannot reach a server at 127.0.0.1:1" in message, message
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        file.write("role = \"unified\"\npage-size = 32\n")
+        file.write('role = "unified"\npage-size = 32\nmax-running-requests = 5\n')
         file.flush()
-        log = tessera.run("serve", "--model", model, "--config", file.name, "--once", "Hi").stderr
-        assert "unified engine" in log and "pages of 32 tokens" in log, log
+        log = tessera.run("serve", "--model", model, "--config", file.name, "--max-running-requests", "7", "--once", "Hi").stderr
+        assert "unified engine" in log and "pages of 32 tokens" in log and "7 sequences at once" in log, log
+        file.write("no-such-option = 1\n")
+        file.flush()
+        result = subprocess.run([tessera.path, "serve", "--model", model, "--config", file.name, "--once", "x"],
+                                capture_output=True, text=True, timeout=120)
+        assert result.returncode != 0 and "no-such-option" in result.stderr, result.stderr
+    result = subprocess.run([tessera.path, "serve", "--model", model, "--config", "/no/such/file", "--once", "x"],
+                            capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0 and "/no/such/file" in result.stderr, result.stderr
 
 
 def main():
