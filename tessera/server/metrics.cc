@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/ops/kv_layout.h"
 
 namespace tessera::server {
 
