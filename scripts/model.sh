@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # model.sh NAME|DIR: print the folder of a model, making it first when NAME is one that the project can make.
 #   smollm2  SmolLM2-135M-Instruct, imported into build/models/smollm2
+# A name may also be that of a folder of models/, which is shipped complete.
 set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: scripts/model.sh NAME|DIR" >&2; exit 2; }
 if [ -d "$1" ]; then
@@ -22,7 +23,10 @@ case "$1" in
     realpath -- "$out"
     ;;
   *)
-    echo "model: '$1' is neither a folder nor a model that is known by name (smollm2)" >&2
-    exit 1
+    if [ ! -f "models/$1/config.json" ]; then
+      echo "model: '$1' is neither a folder nor a model that is known by name: smollm2, or one of models/" >&2
+      exit 1
+    fi
+    realpath -- "models/$1"
     ;;
 esac
