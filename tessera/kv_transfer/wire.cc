@@ -27,6 +27,7 @@ constexpr std::size_t kTypeOffset = 6;
 constexpr std::size_t kSessionOffset = 8;
 constexpr std::size_t kHandoffOffset = 16;
 constexpr std::size_t kBodyBytesOffset = 24;
+constexpr std::size_t kReservedOffset = 28;
 constexpr std::size_t kBodyChecksumOffset = 32;
 constexpr std::size_t kHeaderChecksumOffset = 40;
 // Of a PageData's fields, before digests and images.
@@ -368,6 +369,7 @@ std::expected<Message, ParseError> parse(std::span<const std::byte> bytes) {
     return refuse(base::unimplemented("handoff protocol version " + std::to_string(version) + "; expected " +
                                       std::to_string(kVersion)));
   }
+  if (load<std::uint32_t>(bytes, kReservedOffset) != 0) return refuse(malformed("reserved bytes that are not zero"));
   const auto body = bytes.subspan(kHeaderBytes);
   if (load<std::uint32_t>(bytes, kBodyBytesOffset) != body.size()) {
     return refuse(malformed("a body of " + std::to_string(body.size()) + " bytes; its header says " +

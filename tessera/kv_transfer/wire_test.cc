@@ -203,6 +203,13 @@ TEST(Wire, OtherTypesAndVersionsAreNamed) {
   EXPECT_NE(parsed.error().status.message().find("version 2"), std::string::npos);
 }
 
+TEST(Wire, ReservedBytesAreZero) {
+  std::vector<std::byte> message = encode(7, 8, Done{});
+  put(message, 28, std::uint32_t{1});
+  seal(message);
+  EXPECT_FALSE(parse(message).has_value());
+}
+
 TEST(Wire, ReasonsAreCutAndMadePrintable) {
   const auto message = encode(1, 2, Abort{base::Status(StatusCode::kCancelled, std::string(2000, 'x'))});
   EXPECT_EQ(std::get<Abort>(parse(message)->body).reason.message().size(), static_cast<std::size_t>(kReasonBytesMax));
