@@ -143,26 +143,31 @@ class HandoffPair {
     return request.id;
   }
 
-  // One step of both engines' loops.
-  void step() {
-    step_sender();
-    step_receiver();
-  }
-  void step_sender() {
-    if (sender != nullptr) sender->tick();
+  // One step of an engine's loop; of both. True when there was something to do.
+  bool step_sender() {
+    const bool worked = sender != nullptr && sender->tick();
     take_send_events();
+    return worked;
   }
-  void step_receiver() {
-    if (receiver != nullptr) receiver->tick();
+  bool step_receiver() {
+    const bool worked = receiver != nullptr && receiver->tick();
     take_receive_events();
+    return worked;
+  }
+  bool step() {
+    const bool sent = step_sender();
+    return step_receiver() || sent;
   }
   void steps(int count) {
     for (int i = 0; i < count; ++i) step();
   }
-  // Steps, with time passing, until no side has anything going on.
+  // Steps, with time passing, until nothing is going on and nobody waits for anything.
   void run_out(int count = 400) {
     for (int i = 0; i < count; ++i) {
-      step();
+      const bool worked = step();
+      const bool waiting = (sender != nullptr && sender->next_deadline().has_value()) ||
+                           (receiver != nullptr && receiver->next_deadline().has_value());
+      if (!worked && !waiting) return;
       clock.advance(base::Nanoseconds(5'000'000));
     }
   }
