@@ -1,10 +1,10 @@
 // The terminal side of `tessera chat`: prompts, history, interruption.
 #include <editline/readline.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <memory>

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -181,6 +181,7 @@ class Serving {
 
   base::Status make_server(const ServeOptions& options) {
     std::vector<request::EngineEndpoint*> endpoints;
+    endpoints.reserve(engines_.size());
     for (const auto& engine : engines_) endpoints.push_back(engine.get());
     router::RouterOptions router_options;
     router_options.live_sequences_max = options.max_queued_requests;

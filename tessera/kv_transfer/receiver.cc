@@ -273,6 +273,7 @@ struct Receiver::Impl {
       return;
     }
     std::vector<std::uint64_t> sent;
+    sent.reserve(static_cast<std::size_t>(chunk.num_pages));
     for (std::int32_t i = 0; i < chunk.num_pages; ++i) sent.push_back(data.digest(i));
     const auto kind = handoff.machine.classify(chunk, sent);
     if (!kind.has_value()) {

@@ -36,6 +36,7 @@ std::vector<std::size_t> Router::State::first_engines_locked(const request::Sequ
   }
   std::ranges::sort(costs);
   std::vector<std::size_t> order;
+  order.reserve(costs.size());
   for (const auto& [cost, index] : costs) order.push_back(index);
   return order;
 }
@@ -125,7 +126,7 @@ void Router::State::handle_locked(request::EngineEvent event, std::vector<Delive
     add_report(sequence.report, finished->report);
     // A prefill engine that finishes a sequence hands nothing over.
     if (!from_decode) sequence.released = true;
-    end_locked(sequence, std::move(*finished));
+    end_locked(sequence, *finished);
   } else if (auto* failed = std::get_if<request::SequenceFailed>(&event.body)) {
     handle_failed_locked(*engine, sequence, std::move(*failed));
   } else if (auto* preempted = std::get_if<request::SequencePreempted>(&event.body)) {

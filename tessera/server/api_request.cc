@@ -299,7 +299,7 @@ ApiResult<std::string> parse_abort_request(std::string_view body) {
   ApiResult<json::value> value = parse_object(body);
   if (!value.has_value()) return std::unexpected(std::move(value.error()));
   JsonFields fields(value->get_object(), "");
-  const std::string rid = fields.string("rid", kNameBytesMax).value_or("");
+  std::string rid = fields.string("rid", kNameBytesMax).value_or("");
   const bool all = fields.boolean("abort_all").value_or(false);
   fields.accept_ignored({"finished_reason", "abort_message"});
   if (all == !rid.empty()) fields.fail("rid", "either rid or abort_all is needed");

@@ -33,14 +33,14 @@ GenerationRun::GenerationRun(Service& service, Generation generation)
 
 GenerationRun::~GenerationRun() { cancel(); }
 
-std::optional<ApiError> GenerationRun::start(std::function<void(std::size_t, router::SequenceEvent)> deliver) {
+std::optional<ApiError> GenerationRun::start(const std::function<void(std::size_t, router::SequenceEvent)>& deliver) {
   for (std::size_t i = 0; i < generation_.sequences.size(); ++i) {
     auto text = ChoiceText::create(service_.tokenizer(), generation_.options.stop,
                                    generation_.sequences[i].sampling.stop_token_ids, generation_.options.logprobs);
     if (!text.has_value()) return bad_request(text.error().message(), "stop");
     choices_.push_back(Choice{.text = std::move(*text), .answer = {}, .report = {}});
   }
-  if (auto error = service_.start(generation_, std::move(deliver))) return error;
+  if (auto error = service_.start(generation_, deliver)) return error;
   open_choices_ = choices_.size();
   live_ = true;
   return std::nullopt;
@@ -115,11 +115,11 @@ void GenerationRun::absorb(std::size_t index, router::SequenceEvent event, std::
   if (choice.over || error_.has_value()) return;
   std::visit(Match{[&](request::TokenEvent& token) { absorb_token(index, token, chunks); },
                    [&](request::SequenceFinished& finished) {
-                     choice.report = std::move(finished.report);
+                     choice.report = finished.report;
                      end_choice(index, choice.text.stopped() ? request::FinishReason::kStop : finished.reason, chunks);
                    },
                    [&](request::SequenceFailed& failed) {
-                     choice.report = std::move(failed.report);
+                     choice.report = failed.report;
                      // Only the sequence that we ourselves stopped at a stop string has ended well.
                      if (choice.text.stopped() && failed.status.code() == base::StatusCode::kCancelled) {
                        return end_choice(index, request::FinishReason::kStop, chunks);
@@ -150,6 +150,7 @@ std::optional<std::string> GenerationRun::usage_chunk() const {
 
 std::string GenerationRun::whole() const {
   std::vector<AnswerChoice> answers;
+  answers.reserve(choices_.size());
   for (const Choice& choice : choices_) answers.push_back(choice.answer);
   return writer_.whole(answers, usage());
 }

@@ -25,7 +25,7 @@ class GenerationRun {
 
   // Starts all sequences, or none and says why. `deliver` is called on the router's thread and must not block; whoever
   // gets the events passes them to absorb, on one thread.
-  std::optional<ApiError> start(std::function<void(std::size_t choice, router::SequenceEvent)> deliver);
+  std::optional<ApiError> start(const std::function<void(std::size_t choice, router::SequenceEvent)>& deliver);
 
   // Takes one event in. When streaming, appends the payloads ("data: " not included) that it gives to `chunks`.
   void absorb(std::size_t choice, router::SequenceEvent event, std::vector<std::string>& chunks);

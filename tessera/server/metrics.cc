@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-
 namespace tessera::server {
 
 namespace {
@@ -87,6 +86,7 @@ Metrics::Metrics(std::string model_name) : model_name_(std::move(model_name)), s
   series_->labels = {{"model_name", model_name_}};
   const auto histograms = [&](std::string_view name, const std::string& help) {
     std::vector<Histogram*> all;
+    all.reserve(kPrefixes.size());
     for (const std::string_view prefix : kPrefixes) {
       all.push_back(&prometheus::BuildHistogram()
                          .Name(std::string(prefix) + std::string(name))

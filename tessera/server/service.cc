@@ -97,8 +97,8 @@ ApiResult<Generation> Service::begin(GenerationKind kind, GenerationOptions opti
   return generation;
 }
 
-std::optional<ApiError> Service::add_prompt(Generation& generation, std::vector<std::int32_t> prompt, std::string echo,
-                                            const std::string& tenant) {
+std::optional<ApiError> Service::add_prompt(Generation& generation, const std::vector<std::int32_t>& prompt,
+                                            const std::string& echo, const std::string& tenant) {
   const std::int64_t context = router_.context_tokens_max();
   const std::int64_t length = static_cast<std::int64_t>(prompt.size());
   if (prompt.empty()) return bad_request("'prompt': gives no tokens", "prompt");
@@ -180,7 +180,7 @@ ApiResult<Generation> Service::prepare_completion(CompletionRequest request, con
       }
       if (request.echo) echo = tokenizer_.decode(ids, text::SpecialTokens::kSkip);
     }
-    if (auto error = add_prompt(*generation, std::move(ids), std::move(echo), tenant)) {
+    if (auto error = add_prompt(*generation, ids, echo, tenant)) {
       return std::unexpected(std::move(*error));
     }
   }
@@ -188,7 +188,7 @@ ApiResult<Generation> Service::prepare_completion(CompletionRequest request, con
 }
 
 std::optional<ApiError> Service::start(const Generation& generation,
-                                       std::function<void(std::size_t, router::SequenceEvent)> subscriber) {
+                                       const std::function<void(std::size_t, router::SequenceEvent)>& subscriber) {
   {
     std::lock_guard lock(mutex_);
     for (const request::SequenceSpec& spec : generation.sequences) {

@@ -52,7 +52,7 @@ class Service {
                                            const std::string& tenant);
   // Starts every sequence, or none. The subscriber gets (choice, event) on the router's thread and must not block.
   std::optional<ApiError> start(const Generation& generation,
-                                std::function<void(std::size_t choice, router::SequenceEvent)> subscriber);
+                                const std::function<void(std::size_t choice, router::SequenceEvent)>& subscriber);
   void abort(const Generation& generation);
   void abort_choice(const Generation& generation, std::size_t choice);
   // Ends the bookkeeping of a generation that was started. Call it once, when its answer is over.
@@ -85,8 +85,8 @@ class Service {
   std::optional<ApiError> check_model(const std::string& name) const;
   std::optional<ApiError> check_precision(const GenerationOptions& options) const;
   ApiResult<Generation> begin(GenerationKind kind, GenerationOptions options, const std::string& request_id);
-  std::optional<ApiError> add_prompt(Generation& generation, std::vector<std::int32_t> prompt, std::string echo,
-                                     const std::string& tenant);
+  std::optional<ApiError> add_prompt(Generation& generation, const std::vector<std::int32_t>& prompt,
+                                     const std::string& echo, const std::string& tenant);
   std::vector<std::int32_t> stop_ids(const GenerationOptions& options, GenerationKind kind) const;
   std::uint64_t random_number();
 
