@@ -1,7 +1,7 @@
-// Paged attention of one item (kernels.h: AttentionTask). For each tile of at most kTileTokens keys of one page, keys
-// and values are widened once to F32 in scratch that fits the first caches; then each query of the item, with all heads
-// of its group at once, takes the keys that it may see. What a query computes does not depend on the other queries:
-// a chunk of a prompt gives bit for bit what its tokens give one by one.
+// Paged attention of one task (kernels.h). For each tile of at most kTileTokens keys of one page, keys and values are
+// widened once to F32 in scratch that fits the first caches; then each query of the task, with all heads of a group at
+// once, takes the keys that it may see. What a query computes does not depend on the other queries or heads: a chunk of
+// a prompt gives bit for bit what its tokens give one by one.
 #pragma once
 
 #include "tessera/backends/cpu/simd/vector-inl.h"
@@ -50,28 +50,31 @@ HWY_INLINE void write_result(const float* state, std::int64_t head_dim, float* o
   for (; i < head_dim; ++i) out[i] = state[kStateValues + i] / sum;
 }
 
-// Working memory of one item, see attention_scratch_floats.
+// Working memory of a task, see attention_scratch_floats. Arrays of states and queries are [kv head][query][group].
 struct AttentionScratch {
-  float* keys;          // [kTileTokens, padded]
-  float* values;        // [kTileTokens, padded]
-  float* key_scales;    // [kTileTokens]: what a score is multiplied by.
-  float* value_scales;  // [kTileTokens]
+  float* keys;          // [kv heads, kTileTokens, padded]
+  float* values;        // [kv heads, kTileTokens, padded]
+  float* key_scales;    // [kv heads, kTileTokens]: what a score is multiplied by.
+  float* value_scales;  // [kv heads, kTileTokens]
   float* scores;        // [group, kTileTokens]
-  float* queries;       // [kQueryBlock, group, padded]
-  float* split;         // [kQueryBlock, group, state]
-  float* total;         // [kQueryBlock, group, state]
+  float* queries;       // rows of padded
+  float* split;         // rows of a state
+  float* total;         // rows of a state
 };
 
-HWY_INLINE AttentionScratch carve_scratch(float* base, std::int64_t padded, std::int64_t state, std::int64_t group) {
+HWY_INLINE AttentionScratch carve_scratch(float* base, std::int64_t head_dim, std::int64_t group, std::int64_t kv_heads,
+                                          std::int64_t queries) {
+  const std::int64_t padded = padded_head_dim(head_dim);
+  const std::int64_t rows = kv_heads * queries * group;
   AttentionScratch s;
   s.keys = base;
-  s.values = s.keys + kTileTokens * padded;
-  s.key_scales = s.values + kTileTokens * padded;
-  s.value_scales = s.key_scales + kTileTokens;
-  s.scores = s.value_scales + kTileTokens;
+  s.values = s.keys + kv_heads * kTileTokens * padded;
+  s.key_scales = s.values + kv_heads * kTileTokens * padded;
+  s.value_scales = s.key_scales + kv_heads * kTileTokens;
+  s.scores = s.value_scales + kv_heads * kTileTokens;
   s.queries = s.scores + group * kTileTokens;
-  s.split = s.queries + kQueryBlock * group * padded;
-  s.total = s.split + kQueryBlock * group * state;
+  s.split = s.queries + rows * padded;
+  s.total = s.split + rows * attention_state_floats(head_dim);
   return s;
 }
 
@@ -95,32 +98,48 @@ HWY_INLINE void widen_f8(const std::uint8_t* in, std::int64_t elements, std::int
   for (i += kLanes; i < padded; i += kLanes) hn::StoreU(zero(), F32(), out + i);
 }
 
-// Brings tokens [first, first + count) of one page and KV head into scratch.
-HWY_INLINE void load_tile(const AttentionTask& task, std::int64_t page, std::int64_t first, std::int64_t count,
-                          std::int64_t padded, const AttentionScratch& s) {
+// Tokens of one page.
+struct Tile {
+  std::int64_t page = 0;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+// Brings a tile into scratch. The task's heads lie side by side in a row, so that memory is read in long pieces.
+HWY_INLINE void load_tile(const AttentionTask& task, const Tile& tile, std::int64_t padded, const AttentionScratch& s) {
   const ops::PagedAttentionParams& p = *task.params;
   const std::int64_t dim = p.head_dim;
-  const std::int64_t row = static_cast<std::int64_t>(p.kv_heads) * dim;
-  const std::byte* k = p.cache.page_data(p.layer, ops::kPartK, page);
-  const std::byte* v = p.cache.page_data(p.layer, ops::kPartV, page);
+  const std::int64_t row = p.kv_heads * dim;
+  const std::int64_t kv_heads = task.kv_head_end - task.kv_head_begin;
+  const std::int64_t first = tile.first * row + task.kv_head_begin * dim;
+  const std::byte* k = p.cache.page_data(p.layer, ops::kPartK, tile.page);
+  const std::byte* v = p.cache.page_data(p.layer, ops::kPartV, tile.page);
   if (p.cache.layout.format == ops::KvFormat::kBF16) {
-    for (std::int64_t t = 0; t < count; ++t) {
-      const std::int64_t at = (first + t) * row + task.kv_head * dim;
-      widen_bf16(reinterpret_cast<const std::uint16_t*>(k) + at, dim, padded, s.keys + t * padded);
-      widen_bf16(reinterpret_cast<const std::uint16_t*>(v) + at, dim, padded, s.values + t * padded);
-      s.key_scales[t] = p.softmax_scale;
+    const auto* k16 = reinterpret_cast<const std::uint16_t*>(k) + first;
+    const auto* v16 = reinterpret_cast<const std::uint16_t*>(v) + first;
+    for (std::int64_t t = 0; t < tile.count; ++t) {
+      for (std::int64_t h = 0; h < kv_heads; ++h) {
+        const std::int64_t to = h * kTileTokens + t;
+        widen_bf16(k16 + t * row + h * dim, dim, padded, s.keys + to * padded);
+        widen_bf16(v16 + t * row + h * dim, dim, padded, s.values + to * padded);
+        s.key_scales[to] = p.softmax_scale;
+      }
     }
     return;
   }
-  const auto* ks = reinterpret_cast<const std::uint16_t*>(p.cache.page_scales(p.layer, ops::kPartK, page));
-  const auto* vs = reinterpret_cast<const std::uint16_t*>(p.cache.page_scales(p.layer, ops::kPartV, page));
-  for (std::int64_t t = 0; t < count; ++t) {
-    const std::int64_t at = (first + t) * row + task.kv_head * dim;
-    widen_f8(reinterpret_cast<const std::uint8_t*>(k) + at, dim, padded, s.keys + t * padded);
-    widen_f8(reinterpret_cast<const std::uint8_t*>(v) + at, dim, padded, s.values + t * padded);
-    const std::int64_t scale = (first + t) * p.kv_heads + task.kv_head;
-    s.key_scales[t] = base::to_float(base::BF16{ks[scale]}) * kF8Unscale * p.softmax_scale;
-    s.value_scales[t] = base::to_float(base::BF16{vs[scale]}) * kF8Unscale;
+  const auto* k8 = reinterpret_cast<const std::uint8_t*>(k) + first;
+  const auto* v8 = reinterpret_cast<const std::uint8_t*>(v) + first;
+  const auto* ks = reinterpret_cast<const std::uint16_t*>(p.cache.page_scales(p.layer, ops::kPartK, tile.page));
+  const auto* vs = reinterpret_cast<const std::uint16_t*>(p.cache.page_scales(p.layer, ops::kPartV, tile.page));
+  for (std::int64_t t = 0; t < tile.count; ++t) {
+    for (std::int64_t h = 0; h < kv_heads; ++h) {
+      const std::int64_t to = h * kTileTokens + t;
+      widen_f8(k8 + t * row + h * dim, dim, padded, s.keys + to * padded);
+      widen_f8(v8 + t * row + h * dim, dim, padded, s.values + to * padded);
+      const std::int64_t scale = (tile.first + t) * p.kv_heads + task.kv_head_begin + h;
+      s.key_scales[to] = base::to_float(base::BF16{ks[scale]}) * kF8Unscale * p.softmax_scale;
+      s.value_scales[to] = base::to_float(base::BF16{vs[scale]}) * kF8Unscale;
+    }
   }
 }
 
@@ -287,61 +306,77 @@ void attention(const AttentionTask& task) {
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t page_size = p.cache.layout.page_size;
   const bool has_value_scales = p.cache.layout.has_scales();
-  const AttentionScratch s = carve_scratch(task.scratch, padded, state, group);
+  const std::int64_t queries = task.query_end - task.query_begin;
+  const std::int64_t kv_heads = task.kv_head_end - task.kv_head_begin;
+  const std::int64_t states = kv_heads * queries * group;
+  const AttentionScratch s = carve_scratch(task.scratch, dim, group, kv_heads, queries);
 
   const std::int64_t first_token = p.cu_seqlens_q[static_cast<std::size_t>(task.row)];
   const std::int64_t q_len = p.cu_seqlens_q[static_cast<std::size_t>(task.row) + 1] - first_token;
   const std::int64_t kv_len = p.pages.kv_lens()[task.row];
   const std::int32_t* table = p.pages.table() + task.row * p.pages.max_pages_per_row();
-  const std::int64_t queries = task.query_end - task.query_begin;
-  const std::int64_t first_position = kv_len - q_len + task.query_begin;  // Of the item's first query.
+  const std::int64_t first_position = kv_len - q_len + task.query_begin;  // Of the task's first query.
   const std::int64_t positions_end = first_position + queries;            // Keys below it are seen by some query.
+  // Where query i of head h of the task's KV head g lies in q and out.
+  const auto offset_of = [&](std::int64_t g, std::int64_t i, std::int64_t h, std::int64_t stride) HWY_ATTR {
+    return (first_token + task.query_begin + i) * stride + ((task.kv_head_begin + g) * group + h) * dim;
+  };
 
-  for (std::int64_t i = 0; i < queries; ++i) {
-    const float* q = p.q.f32() + (first_token + task.query_begin + i) * p.q.row_stride + task.kv_head * group * dim;
-    for (std::int64_t h = 0; h < group; ++h) {
-      float* to = s.queries + (i * group + h) * padded;
-      std::memcpy(to, q + h * dim, static_cast<std::size_t>(dim) * sizeof(float));
-      for (std::int64_t x = dim; x < padded; ++x) to[x] = 0.0f;
-      clear_state(s.total + (i * group + h) * state, padded);
+  for (std::int64_t g = 0; g < kv_heads; ++g) {
+    for (std::int64_t i = 0; i < queries; ++i) {
+      for (std::int64_t h = 0; h < group; ++h) {
+        float* to = s.queries + ((g * queries + i) * group + h) * padded;
+        std::memcpy(to, p.q.f32() + offset_of(g, i, h, p.q.row_stride), static_cast<std::size_t>(dim) * sizeof(float));
+        for (std::int64_t x = dim; x < padded; ++x) to[x] = 0.0f;
+      }
     }
   }
+  for (std::int64_t i = 0; i < states; ++i) clear_state(s.total + i * state, padded);
 
   const std::int64_t pages_a_split = split_pages(page_size);
-  const std::int64_t tokens_a_split = pages_a_split * page_size;
   for (std::int64_t split = task.split_begin; split < task.split_end; ++split) {
-    const std::int64_t split_start = split * tokens_a_split;
+    const std::int64_t split_start = split * pages_a_split * page_size;
     if (split_start >= positions_end) break;
-    for (std::int64_t i = 0; i < queries * group; ++i) clear_state(s.split + i * state, padded);
+    for (std::int64_t i = 0; i < states; ++i) clear_state(s.split + i * state, padded);
     for (std::int64_t page = split * pages_a_split; page < (split + 1) * pages_a_split; ++page) {
       for (std::int64_t offset = 0; offset < page_size; offset += kTileTokens) {
         const std::int64_t tile_start = page * page_size + offset;
         if (tile_start >= positions_end) break;
-        std::int64_t count = page_size - offset < kTileTokens ? page_size - offset : kTileTokens;
-        if (count > positions_end - tile_start) count = positions_end - tile_start;
-        load_tile(task, table[page], offset, count, padded, s);
-        for (std::int64_t i = 0; i < queries; ++i) {
-          const std::int64_t seen = first_position + i + 1 - tile_start;
-          if (seen <= 0) continue;
-          attend(s.queries + i * group * padded, s, seen < count ? seen : count, group, padded, has_value_scales,
-                 s.split + i * group * state, state);
+        Tile tile{table[page], offset, page_size - offset < kTileTokens ? page_size - offset : kTileTokens};
+        if (tile.count > positions_end - tile_start) tile.count = positions_end - tile_start;
+        load_tile(task, tile, padded, s);
+        for (std::int64_t g = 0; g < kv_heads; ++g) {
+          AttentionScratch head = s;
+          head.keys += g * kTileTokens * padded;
+          head.values += g * kTileTokens * padded;
+          head.key_scales += g * kTileTokens;
+          head.value_scales += g * kTileTokens;
+          for (std::int64_t i = 0; i < queries; ++i) {
+            const std::int64_t seen = first_position + i + 1 - tile_start;
+            if (seen <= 0) continue;
+            const std::int64_t at = (g * queries + i) * group;
+            attend(s.queries + at * padded, head, seen < tile.count ? seen : tile.count, group, padded,
+                   has_value_scales, s.split + at * state, state);
+          }
         }
       }
     }
     if (task.partial != nullptr) {
-      std::memcpy(task.partial, s.split, static_cast<std::size_t>(queries * group * state) * sizeof(float));
+      std::memcpy(task.partial, s.split, static_cast<std::size_t>(states * state) * sizeof(float));
       return;
     }
-    for (std::int64_t i = 0; i < queries; ++i) {
-      if (first_position + i < split_start) continue;
-      for (std::int64_t h = 0; h < group; ++h) {
-        merge_state(s.total + (i * group + h) * state, s.split + (i * group + h) * state, padded);
-      }
+    for (std::int64_t i = 0; i < states; ++i) {
+      if (first_position + i / group % queries < split_start) continue;
+      merge_state(s.total + i * state, s.split + i * state, padded);
     }
   }
-  for (std::int64_t i = 0; i < queries; ++i) {
-    float* out = p.out.f32() + (first_token + task.query_begin + i) * p.out.row_stride + task.kv_head * group * dim;
-    for (std::int64_t h = 0; h < group; ++h) write_result(s.total + (i * group + h) * state, dim, out + h * dim);
+  for (std::int64_t g = 0; g < kv_heads; ++g) {
+    for (std::int64_t i = 0; i < queries; ++i) {
+      for (std::int64_t h = 0; h < group; ++h) {
+        write_result(s.total + ((g * queries + i) * group + h) * state, dim,
+                     p.out.f32() + offset_of(g, i, h, p.out.row_stride));
+      }
+    }
   }
 }
 

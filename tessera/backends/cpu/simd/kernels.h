@@ -21,7 +21,10 @@ constexpr std::int64_t panel_bytes(ops::WeightFormat format, std::int64_t k) {
   return (k + 1) / 2 * kPanelOutputs * (format == ops::WeightFormat::kBF16 ? 4 : 8);
 }
 
-// Rows [row_begin, row_end) times panels [panel_begin, panel_end).
+// Rows of one task at most. With K = 1536 their activations take 300 KB of the second cache.
+inline constexpr std::int64_t kLinearRowsMax = 48;
+
+// Rows [row_begin, row_end), at most kLinearRowsMax, times panels [panel_begin, panel_end).
 struct LinearTask {
   ops::WeightFormat format = ops::WeightFormat::kF32;
   const std::byte* panels = nullptr;
@@ -44,28 +47,29 @@ struct LinearTask {
 // Attention is computed in splits of a row's context, each with a softmax of its own, and the splits are merged in
 // order. Where they lie depends on the page size only, so a query's result is the same whether one thread computes all
 // of its splits or each has one, and whether the query came alone or in a chunk.
-inline constexpr std::int64_t kSplitTokens = 256;
+inline constexpr std::int64_t kSplitTokens = 128;
 constexpr std::int64_t split_pages(std::int64_t page_size) { return (kSplitTokens + page_size - 1) / page_size; }
 
 // Keys and values that are widened together, at most; they lie in one page.
 inline constexpr std::int64_t kTileTokens = 32;
 
-// The queries of one item share its converted keys and values.
-inline constexpr std::int32_t kQueryBlock = 16;
+// Queries of one task at most: they share its widened keys and values.
+inline constexpr std::int64_t kQueryBlock = 16;
 
-// Queries [query_begin, query_end) of one row (at most kQueryBlock), the heads of one KV head, splits [split_begin,
-// split_end).
+// Queries [query_begin, query_end) of one row (at most kQueryBlock), all heads of KV heads [kv_head_begin,
+// kv_head_end), splits [split_begin, split_end).
 struct AttentionTask {
   const ops::PagedAttentionParams* params = nullptr;
   std::int64_t row = 0;
-  std::int32_t kv_head = 0;
-  std::int32_t query_begin = 0;
-  std::int32_t query_end = 0;
+  std::int64_t kv_head_begin = 0;
+  std::int64_t kv_head_end = 0;
+  std::int64_t query_begin = 0;
+  std::int64_t query_end = 0;
   std::int64_t split_begin = 0;
   std::int64_t split_end = 0;
   float* scratch = nullptr;  // attention_scratch_floats of them, 64-byte aligned.
-  // Null: all splits are here, and the result goes to params->out. Otherwise one split, one query: its state, one
-  // attention_state_floats for each head of the group, goes here.
+  // Null: all splits are here, and the result goes to params->out. Otherwise one split, one query: its states, one of
+  // attention_state_floats for each head, go here.
   float* partial = nullptr;
 };
 
@@ -73,7 +77,12 @@ struct AttentionTask {
 constexpr std::int64_t padded_head_dim(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 // Maximum and sum in a vector of their own, then the weighted values.
 constexpr std::int64_t attention_state_floats(std::int64_t head_dim) { return 16 + padded_head_dim(head_dim); }
-std::int64_t attention_scratch_floats(std::int64_t head_dim, std::int64_t group);
+constexpr std::int64_t attention_scratch_floats(std::int64_t head_dim, std::int64_t group, std::int64_t kv_heads,
+                                                std::int64_t queries) {
+  return kv_heads * (2 * kTileTokens * (padded_head_dim(head_dim) + 1) +
+                     queries * group * (padded_head_dim(head_dim) + 2 * attention_state_floats(head_dim))) +
+         group * kTileTokens;
+}
 
 // What one pass over a row of logits finds.
 struct GreedyResult {

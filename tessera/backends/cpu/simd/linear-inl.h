@@ -1,5 +1,7 @@
 // The product of activations and panels (see kernels.h). Each output is one accumulator that takes its k in order, two
-// by two, whatever the number of rows and panels computed beside it.
+// by two, whatever the number of rows and panels computed beside it. Few rows read the weights once, several panels at
+// a time; many rows go over one block of k after the other, whose weights then stay in the first cache, and keep their
+// sums in F32 in between, which changes no bit of them.
 #pragma once
 
 #include "tessera/backends/cpu/simd/vector-inl.h"
@@ -123,91 +125,163 @@ HWY_NOINLINE void store_outputs(const LinearTask& task, std::int64_t row, std::i
 }
 
 template <typename Product>
-HWY_INLINE const typename Product::Input* input_row(const LinearTask& task, std::int64_t row) {
+HWY_INLINE const typename Product::Input* input_of(const LinearTask& task) {
   if constexpr (sizeof(typename Product::Input) == 2) {
-    return task.in_bf16 + row * ((task.k + 1) / 2 * 2);
+    return task.in_bf16;
   } else {
-    return task.in + row * task.in_stride;
+    return task.in;
   }
 }
+template <typename Product>
+HWY_INLINE std::int64_t input_stride_of(const LinearTask& task) {
+  return sizeof(typename Product::Input) == 2 ? (task.k + 1) / 2 * 2 : task.in_stride;
+}
 
+enum class Sums { kStart, kContinue };
+
+// sums[row][kPanels * 16] of kRows rows of `in` and `pairs` pairs of k.
 template <typename Product, int kRows, int kPanels>
-void tile(const LinearTask& task, std::int64_t row, std::int64_t panel) {
-  using Input = typename Product::Input;
-  const std::int64_t panel_stride = panel_bytes(task.format, task.k);
-  const std::byte* weights = task.panels + panel * panel_stride;
-  const Input* rows[kRows];
+void tile(const typename Product::Input* in, std::int64_t in_stride, const std::byte* weights,
+          std::int64_t panel_stride, std::int64_t pairs, Sums mode, float* sums) {
+  const F32 d;
+  constexpr int kVectors = kPanels * kPanelVectors;
+  const typename Product::Input* rows[kRows];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) rows[r] = input_row<Product>(task, row + r);
-  V acc[kRows][kPanels * kPanelVectors];
+  for (int r = 0; r < kRows; ++r) rows[r] = in + r * in_stride;
+  V acc[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kPanels * kPanelVectors; ++i) acc[r][i] = zero();
+    for (int i = 0; i < kVectors; ++i) {
+      acc[r][i] = mode == Sums::kStart ? zero() : hn::Load(d, sums + (r * kVectors + i) * kLanes);
+    }
   }
-  const std::int64_t pairs = (task.k + 1) / 2;
   for (std::int64_t pair = 0; pair < pairs; ++pair) {
     Product::template step<kRows, kPanels>(acc, weights, panel_stride, rows, pair);
     weights += Product::kPairBytes;
   }
-  alignas(64) float sums[kRows][kPanels * kPanelOutputs];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kPanels * kPanelVectors; ++i) hn::Store(acc[r][i], F32(), &sums[r][i * kLanes]);
+    for (int i = 0; i < kVectors; ++i) hn::Store(acc[r][i], d, sums + (r * kVectors + i) * kLanes);
   }
-  for (int r = 0; r < kRows; ++r) store_outputs(task, row + r, panel, kPanels, sums[r]);
 }
 
-template <typename Product, int kRows>
-void tile_of_rows(const LinearTask& task, std::int64_t row, std::int64_t panel, std::int64_t panels) {
-  constexpr int kMost = tile_panels(kRows);
-  while (panels >= kMost) {
-    tile<Product, kRows, kMost>(task, row, panel);
-    panel += kMost;
-    panels -= kMost;
-  }
-  if constexpr (kMost > 3) {
-    while (panels >= kMost / 2) {
-      tile<Product, kRows, kMost / 2>(task, row, panel);
-      panel += kMost / 2;
-      panels -= kMost / 2;
+template <typename Product, int kPanels, int kRows = kTileRows>
+void tile_of_rows(std::int64_t row_count, const typename Product::Input* in, std::int64_t in_stride,
+                  const std::byte* weights, std::int64_t panel_stride, std::int64_t pairs, Sums mode, float* sums) {
+  if constexpr (kRows > 1) {
+    if (row_count < kRows) {
+      return tile_of_rows<Product, kPanels, kRows - 1>(row_count, in, in_stride, weights, panel_stride, pairs, mode,
+                                                       sums);
     }
   }
-  for (; panels > 0; ++panel, --panels) tile<Product, kRows, 1>(task, row, panel);
+  tile<Product, kRows, kPanels>(in, in_stride, weights, panel_stride, pairs, mode, sums);
+}
+
+// Few rows: all of k at once.
+template <typename Product, int kRows, int kPanels>
+void few_rows_panels(const LinearTask& task, std::int64_t panel) {
+  alignas(64) float sums[kRows * kPanels * kPanelOutputs];
+  const std::int64_t stride = input_stride_of<Product>(task);
+  const std::int64_t panel_stride = panel_bytes(task.format, task.k);
+  tile<Product, kRows, kPanels>(input_of<Product>(task) + task.row_begin * stride, stride,
+                                task.panels + panel * panel_stride, panel_stride, (task.k + 1) / 2, Sums::kStart, sums);
+  for (int r = 0; r < kRows; ++r) {
+    store_outputs(task, task.row_begin + r, panel, kPanels, sums + r * kPanels * kPanelOutputs);
+  }
 }
 
 template <typename Product, int kRows = kTileRows>
-void dispatch_rows(const LinearTask& task, std::int64_t rows, std::int64_t row, std::int64_t panel,
-                   std::int64_t panels) {
+void few_rows(const LinearTask& task) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return dispatch_rows<Product, kRows - 1>(task, rows, row, panel, panels);
+    if (task.row_end - task.row_begin < kRows) return few_rows<Product, kRows - 1>(task);
   }
-  tile_of_rows<Product, kRows>(task, row, panel, panels);
+  constexpr int kMost = tile_panels(kRows);
+  std::int64_t panel = task.panel_begin;
+  for (; panel + kMost <= task.panel_end; panel += kMost) few_rows_panels<Product, kRows, kMost>(task, panel);
+  if constexpr (kMost > 3) {
+    for (; panel + kMost / 2 <= task.panel_end; panel += kMost / 2) {
+      few_rows_panels<Product, kRows, kMost / 2>(task, panel);
+    }
+  }
+  for (; panel < task.panel_end; ++panel) few_rows_panels<Product, kRows, 1>(task, panel);
 }
 
-template <typename Product>
-void linear_with(const LinearTask& task) {
-  const std::int64_t rows = task.row_end - task.row_begin;
-  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  // Panels that all row tiles take before the next ones: their bytes stay in the first caches.
-  const std::int64_t panels_at_once = tiles > 1 ? tile_panels(kTileRows) : task.panel_end - task.panel_begin;
-  for (std::int64_t panel = task.panel_begin; panel < task.panel_end; panel += panels_at_once) {
-    const std::int64_t panels = task.panel_end - panel < panels_at_once ? task.panel_end - panel : panels_at_once;
-    for (std::int64_t t = 0; t < tiles; ++t) {
-      const std::int64_t begin = task.row_begin + rows * t / tiles;
-      const std::int64_t end = task.row_begin + rows * (t + 1) / tiles;
-      dispatch_rows<Product>(task, end - begin, begin, panel, panels);
+// Pairs of k in a block: widened to F32 its weights take 16 KB a panel.
+inline constexpr std::int64_t kBlockPairs = 128;
+
+// A block's weights as F32 [2 * pairs][16]: exactly the numbers that Bf16Product makes of them on the way.
+HWY_INLINE void widen_block(const std::byte* from, std::int64_t pairs, std::byte* to) {
+  const U32 d;
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const auto both =
+          hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(from + (pair * kPanelVectors + v) * kLanes * 4));
+      auto* out = reinterpret_cast<std::uint32_t*>(to + (2 * pair * kPanelVectors + v) * kLanes * 4);
+      hn::Store(hn::ShiftLeft<16>(both), d, out);
+      hn::Store(hn::And(both, hn::Set(d, 0xffff0000u)), d, out + kPanelOutputs);
     }
   }
 }
 
+enum class Widening { kNone, kToF32 };
+
+// Many rows, at most kLinearRowsMax. Product computes; where kWidening is set the weights are BF16 and Product is
+// F32's.
+template <typename Product, Widening kWidening, int kPanels>
+void many_rows_panels(const LinearTask& task, std::int64_t panel) {
+  constexpr std::int64_t kBlockBytes = kBlockPairs * Product::kPairBytes;
+  alignas(64) float sums[kLinearRowsMax * kPanels * kPanelOutputs];
+  alignas(64) std::byte widened[kWidening == Widening::kToF32 ? kPanels * kBlockBytes : 64];
+  const std::int64_t rows = task.row_end - task.row_begin;
+  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const std::int64_t stride = input_stride_of<Product>(task);
+  const typename Product::Input* in = input_of<Product>(task) + task.row_begin * stride;
+  const std::int64_t stored_stride = panel_bytes(task.format, task.k);
+  const std::int64_t stored_pair = kPanelOutputs * (task.format == ops::WeightFormat::kBF16 ? 4 : 8);
+  const std::int64_t all_pairs = (task.k + 1) / 2;
+  for (std::int64_t first = 0; first < all_pairs; first += kBlockPairs) {
+    const std::int64_t pairs = all_pairs - first < kBlockPairs ? all_pairs - first : kBlockPairs;
+    const std::byte* weights = task.panels + panel * stored_stride + first * stored_pair;
+    std::int64_t panel_stride = stored_stride;
+    if constexpr (kWidening == Widening::kToF32) {
+      for (int p = 0; p < kPanels; ++p) widen_block(weights + p * stored_stride, pairs, widened + p * kBlockBytes);
+      weights = widened;
+      panel_stride = kBlockBytes;
+    }
+    for (std::int64_t t = 0; t < tiles; ++t) {
+      // Tiles of about equal height.
+      const std::int64_t begin = rows * t / tiles;
+      const std::int64_t end = rows * (t + 1) / tiles;
+      tile_of_rows<Product, kPanels>(end - begin, in + begin * stride + 2 * first, stride, weights, panel_stride, pairs,
+                                     first == 0 ? Sums::kStart : Sums::kContinue,
+                                     sums + begin * kPanels * kPanelOutputs);
+    }
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    store_outputs(task, task.row_begin + r, panel, kPanels, sums + r * kPanels * kPanelOutputs);
+  }
+}
+
+template <typename Product, Widening kWidening>
+void many_rows(const LinearTask& task) {
+  constexpr int kMost = tile_panels(kTileRows);
+  std::int64_t panel = task.panel_begin;
+  for (; panel + kMost <= task.panel_end; panel += kMost) many_rows_panels<Product, kWidening, kMost>(task, panel);
+  for (; panel < task.panel_end; ++panel) many_rows_panels<Product, kWidening, 1>(task, panel);
+}
+
 void linear(const LinearTask& task) {
-  if (task.format == ops::WeightFormat::kF32) return linear_with<F32Product>(task);
+  const bool few = task.row_end - task.row_begin <= kTileRows;
+  if (task.format == ops::WeightFormat::kF32) {
+    return few ? few_rows<F32Product>(task) : many_rows<F32Product, Widening::kNone>(task);
+  }
 #if defined(TESSERA_SIMD_BF16_DOT)
-  linear_with<Bf16DotProduct>(task);
+  few ? few_rows<Bf16DotProduct>(task) : many_rows<Bf16DotProduct, Widening::kNone>(task);
 #else
-  linear_with<Bf16Product>(task);
+  few ? few_rows<Bf16Product>(task) : many_rows<F32Product, Widening::kToF32>(task);
 #endif
 }
 

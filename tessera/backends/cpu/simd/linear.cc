@@ -10,8 +10,6 @@ namespace tessera::backends::cpu::simd {
 
 namespace {
 
-// Rows of activations that meet a panel before the next panel: with K = 1536 they take 300 KB of the second cache.
-constexpr std::int64_t kRowBlock = 48;
 // Bytes of weights that a thread takes at a time, at least: 5 to 10 microseconds of reading.
 constexpr std::int64_t kChunkBytes = 96 << 10;
 // Panels of a chunk come in multiples of what a one-row tile takes on AVX2.
@@ -108,7 +106,7 @@ void SimdBackend::linear(ops::Stream&, const ops::LinearParams& params) {
   }
 
   const std::int64_t panels = base::ceil_div(task.n, kPanelOutputs);
-  const std::int64_t row_blocks = base::ceil_div(rows, kRowBlock);
+  const std::int64_t row_blocks = base::ceil_div(rows, kLinearRowsMax);
   const std::int64_t by_bytes = base::ceil_div(kChunkBytes, panel_bytes(task.format, task.k));
   const std::int64_t by_threads = base::ceil_div(panels, threads_.threads());
   const std::int64_t panels_a_chunk = base::round_up(std::min(by_bytes, by_threads), kPanelMultiple);

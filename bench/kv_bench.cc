@@ -1,0 +1,57 @@
+// KV write in both formats, gather with conversion and digest, and the page check.
+#include "bench/op_bench.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr std::uint64_t kDigestKey = 12345;
+
+void kv_write(benchmark::State& state, ops::KvFormat format) {
+  const auto tokens = static_cast<std::int32_t>(state.range(0));
+  PagedSequences kv(format, 1, 1, tokens);
+  const kv_cache::CheckedPages checked = kv.check(tokens);
+  std::vector<float> k = random_floats(tokens * kKvDim, 1);
+  std::vector<float> v = random_floats(tokens * kKvDim, 2);
+  std::vector<std::uint8_t> nonfinite(static_cast<std::size_t>(tokens));
+  const auto stream = backend().make_stream();
+  const double bytes = 8.0 * static_cast<double>(tokens * kKvDim);
+  run_op(state, bytes, 0.0, [&] {
+    backend().kv_write(*stream, {checked.slots, ops::f32_matrix(k.data(), tokens, kKvDim),
+                                 ops::f32_matrix(v.data(), tokens, kKvDim), kv.cache(), 0, nonfinite.data()});
+  });
+}
+void tokens_written(benchmark::internal::Benchmark* b) {
+  b->ArgName("tokens")->UseManualTime()->Unit(benchmark::kMicrosecond)->Arg(1)->Arg(512);
+}
+BENCHMARK_CAPTURE(kv_write, bf16, ops::KvFormat::kBF16)->Apply(tokens_written);
+BENCHMARK_CAPTURE(kv_write, fp8, ops::KvFormat::kF8E4M3)->Apply(tokens_written);
+
+void gather_pages(benchmark::State& state, ops::KvFormat target_format) {
+  constexpr std::int32_t kTokens = 2048;
+  PagedSequences kv(ops::KvFormat::kBF16, 1, 1, kTokens);
+  const kv_cache::CheckedPages checked = kv.check(0);
+  ops::KvLayout target = kv.cache().layout;
+  target.format = target_format;
+  const std::int32_t pages = kTokens / target.page_size;
+  std::vector<std::byte> images(static_cast<std::size_t>(pages * target.page_layer_bytes()));
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(pages));
+  const auto stream = backend().make_stream();
+  const double bytes = static_cast<double>(kv.cache().layout.token_layer_bytes()) * kTokens;
+  run_op(state, bytes, 0.0, [&] {
+    backend().gather_pages(
+        *stream, {checked.pages, kv.cache(), target, 0, 0, 0, pages, kDigestKey, images.data(), digests.data()});
+  });
+}
+BENCHMARK_CAPTURE(gather_pages, to_bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(gather_pages, to_fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+// One row of the batch, host work of the verifier included.
+void verify_pages(benchmark::State& state) {
+  const auto length = static_cast<std::int32_t>(state.range(0));
+  PagedSequences kv(ops::KvFormat::kBF16, 1, 32, length);
+  run_op(state, 0.0, 0.0, [&] { kv.check(1); });
+}
+BENCHMARK(verify_pages)->ArgName("context")->UseManualTime()->Unit(benchmark::kMicrosecond)->Arg(512)->Arg(8192);
+
+}  // namespace
+}  // namespace tessera::bench
