@@ -26,6 +26,7 @@ void rope(benchmark::State& state) {
   const std::int64_t width = std::int64_t{kHeads} * kHeadDim;
   std::vector<float> x = random_floats(tokens * width, 3);
   std::vector<float> frequencies;
+  frequencies.reserve(kHeadDim / 2);
   for (int i = 0; i < kHeadDim / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(1 << (i / 2)));
   std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
   for (std::int64_t t = 0; t < tokens; ++t)
@@ -60,6 +61,7 @@ void embedding(benchmark::State& state) {
   const ops::Weight table =
       random_weight(ops::WeightFormat::kBF16, ops::WeightUsage::kEmbedding, kVocabulary, kHidden, 6);
   std::vector<std::int32_t> ids;
+  ids.reserve(static_cast<std::size_t>(tokens));
   for (std::int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<std::int32_t>(t * 7919 % kVocabulary));
   std::vector<float> out(static_cast<std::size_t>(tokens * kHidden));
   const auto stream = backend().make_stream();

@@ -75,8 +75,10 @@ void model_step(benchmark::State& state, ops::KvFormat format) {
   const ops::Matrix logits = matrix(sequences, kVocabulary);
   std::vector<std::uint8_t> nonfinite(static_cast<std::size_t>(tokens));
   std::vector<std::int32_t> ids;
+  ids.reserve(static_cast<std::size_t>(tokens));
   for (std::int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<std::int32_t>(t * 7919 % kVocabulary));
   std::vector<float> frequencies;
+  frequencies.reserve(kHeadDim / 2);
   for (int i = 0; i < kHeadDim / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(1 << (i / 2)));
   std::vector<ops::SampleRow> rows(static_cast<std::size_t>(sequences));
   std::vector<ops::SampledToken> sampled(rows.size());
