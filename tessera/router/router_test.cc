@@ -105,8 +105,8 @@ class RouterTest : public testing::Test {
   Puppet prefill_two_{2, EngineRole::kPrefill};
   Puppet decode_{3, EngineRole::kDecode, 80};
   Puppet decode_two_{4, EngineRole::kDecode, 80};
+  std::map<SequenceId, Heard> heard_;  // Before the router: its end is heard too.
   std::unique_ptr<Router> router_;
-  std::map<SequenceId, Heard> heard_;
 };
 
 TEST_F(RouterTest, RefusesEnginesThatDoNotGoTogether) {
