@@ -44,14 +44,16 @@ testing::AssertionResult near(const HostMatrix& actual, const std::vector<double
   return near(std::span<const float>(actual.values), std::span<const double>(expected), actual.cols, tolerance);
 }
 
+testing::AssertionResult near(const HostMatrix& actual, const HostMatrix& expected, const Tolerance& tolerance) {
+  return near(std::span<const float>(actual.values), std::span<const float>(expected.values), actual.cols, tolerance);
+}
+
 testing::AssertionResult same_bits(const HostMatrix& actual, const HostMatrix& expected) {
   return same_bits(std::span<const float>(actual.values), std::span<const float>(expected.values), actual.cols);
 }
 
 Device::Device(const BackendUnderTest& under_test)
-    : backend_(under_test.make(under_test.name)),
-      stream_(backend_->make_stream()),
-      arithmetic_(under_test.arithmetic) {}
+    : backend_(under_test.make()), stream_(backend_->make_stream()), arithmetic_(under_test.arithmetic) {}
 
 ops::Buffer Device::allocate(std::int64_t bytes) {
   auto buffer = backend_->allocate(bytes, "conformance");

@@ -51,6 +51,7 @@ HostMatrix random_bf16_matrix(Random& random, std::int64_t rows, std::int64_t co
 
 testing::AssertionResult near(const HostMatrix& actual, const std::vector<double>& expected,
                               const Tolerance& tolerance);
+testing::AssertionResult near(const HostMatrix& actual, const HostMatrix& expected, const Tolerance& tolerance);
 testing::AssertionResult same_bits(const HostMatrix& actual, const HostMatrix& expected);
 
 template <typename T>

@@ -1,6 +1,7 @@
 // The backends that the conformance suite runs against on this machine. A new backend is added here and nowhere else.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,9 +19,10 @@ enum class Arithmetic {
 struct BackendUnderTest {
   std::string name;  // Of letters, digits and underscores: it becomes part of the cases' names.
   Arithmetic arithmetic;
-  std::unique_ptr<ops::Backend> (*make)(const std::string& name);
+  std::function<std::unique_ptr<ops::Backend>()> make;
 };
 
+// The reference first.
 const std::vector<BackendUnderTest>& backends_under_test();
 
 }  // namespace tessera::conformance

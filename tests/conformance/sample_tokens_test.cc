@@ -243,6 +243,24 @@ TEST_P(SampleTokensTest, MaskedTokensAreNeverTaken) {
   EXPECT_EQ(run(single, row).tokens[0].logprob, 0.0f);
 }
 
+TEST_P(SampleTokensTest, TheSmallestRandomNumberTakesNoMaskedToken) {
+  // The seed that makes splitmix64's state, and so the random number, exactly zero.
+  std::vector<ops::SampleRow> rows(2);
+  rows[0].temperature = 1.0f;
+  rows[0].seed = 0 - 0x9e3779b97f4a7c15ull;
+  rows[0].position = 0;
+  ASSERT_EQ(ops::sampling_uniform(rows[0].seed, rows[0].position), 0.0);
+  rows[1] = rows[0];
+  rows[1].top_k = 60;
+  HostMatrix logits(2, 70);
+  for (std::int64_t r = 0; r < 2; ++r) {
+    for (std::int64_t i = 0; i < 40; ++i) logits.at(r, i) = -kInfinity;
+  }
+  const Sampled out = run(logits, rows);
+  EXPECT_EQ(out.tokens[0].token, 40);
+  EXPECT_EQ(out.tokens[1].token, 40);
+}
+
 TEST_P(SampleTokensTest, UnusableLogitsAreAnErrorOfTheirRowOnly) {
   constexpr std::uint64_t kSeed = 1304;
   for (const float temperature : {0.0f, 1.0f}) {

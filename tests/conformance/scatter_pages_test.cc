@@ -80,6 +80,31 @@ TEST_P(ScatterPagesTest, ARowThatFailedItsCheckIsNotWritten) {
   }
 }
 
+TEST_P(ScatterPagesTest, NullSlotsAreSkippedAndTheRestArrives) {
+  constexpr std::uint64_t kSeed = 1105;
+  for (const ops::KvFormat format : kv_formats()) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format));
+    const ops::KvLayout layout = ops::gqa_kv_layout(format, 1, 16, 2, 16);
+    const auto from = page_scene(device_, layout, {32, 21}, kSeed);
+    std::vector<std::byte> images = gather(device_, *from, std::vector<Window>{{0, 32}}, 0, 0, format, 0, 2).images;
+    const Gathered second = gather(device_, *from, std::vector<Window>{{1, 21}}, 0, 0, format, 0, 2);
+    images.insert(images.end(), second.images.begin(), second.images.end());
+    PagedKv to(device_, layout, {32, 21}, kSeed + 1);
+    to.toggle_tag(0, 0);
+    const std::vector<Window> windows = {{0, 32, 32}, {1, 21, 21}};
+    const std::vector<std::byte> before = to.bytes();
+    scatter(device_, to, windows, 0, images);
+    EXPECT_EQ(digest(device_, to, windows, 1, 0, 0, 2), second.digests);
+    to.toggle_tag(0, 0);  // Readable again: the first sequence's bytes are what they were.
+    std::vector<std::byte> after = to.bytes();
+    std::vector<std::byte> untouched = before;
+    for (std::int32_t i = 0; i < 32; ++i) {
+      EXPECT_TRUE(token_bytes(to.view_of(after), 0, to.slot(0, i)) ==
+                  token_bytes(to.view_of(untouched), 0, to.slot(0, i)));
+    }
+  }
+}
+
 TEST_P(ScatterPagesTest, TakesNoTokens) {
   PagedKv kv(device_, ops::gqa_kv_layout(ops::KvFormat::kF8E4M3, 1, 16, 2, 16), {32}, 1104);
   const std::vector<std::byte> before = kv.bytes();
