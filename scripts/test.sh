@@ -11,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 # The programs whose code meets other threads: what cpu-tsan builds and runs.
-threaded=(base_test cpu_simd_test kv_transfer_test serving_test router_test)
+threaded=(base_test corruption_test cpu_simd_test kv_transfer_test server_test serving_test router_test)
 
 usage() { sed -n 's/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 all=no

@@ -164,9 +164,7 @@ class Serving {
       if (role != EngineRole::kUnified) {
         parts.endpoint = transport_.make_endpoint(static_cast<kv_transfer::PeerId>(config.id));
       }
-      const std::string_view name = role == EngineRole::kUnified   ? "unified"
-                                    : role == EngineRole::kPrefill ? "prefill"
-                                                                   : "decode";
+      const std::string_view name = request::engine_role_name(role);
       auto made = engine::Engine::create(config, std::move(parts));
       if (!made.has_value()) return made.error().with_context(fmt::format("{} engine", name));
       const request::EngineInfo& info = (*made)->info();
@@ -231,8 +229,7 @@ base::Status wait_ready(Serving& serving) {
 
 base::Status run_serve(const ServeOptions& options_in) {
   ServeOptions options = options_in;
-  const bool in_terminal = options.chat || options.once.has_value();
-  if (in_terminal) options.port = options.once.has_value() ? 0 : options.port;
+  if (options.once.has_value()) options.port = 0;
   TESSERA_RETURN_IF_ERROR(base::set_log_level(options.log_level));
 
   // Every thread made from here on leaves the signals to this one.

@@ -26,4 +26,14 @@ constexpr std::optional<std::int64_t> checked_add(std::int64_t a, std::int64_t b
   return sum;
 }
 
+// splitmix64's finalizer (Steele, Lea and Flood 2014): spreads 64 bits over 64 bits, one to one. What it is used for
+// depends on its exact values: digests' seeds, sampling, hashes that processes compare.
+constexpr std::uint64_t mix64(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+// The step of splitmix64's state.
+inline constexpr std::uint64_t kMix64Step = 0x9e3779b97f4a7c15ull;
+
 }  // namespace tessera::base

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/logging.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_cache/prefix_cache.h"
@@ -384,13 +385,7 @@ TEST_F(KvCacheModel, AgreesOverLongRuns) {
   EXPECT_TRUE(rc::check("pool and cache agree over a long run", [](std::uint64_t seed) {
     Comparison run;
     std::uint64_t state = seed;
-    const auto next = [&state] {
-      state += 0x9e3779b97f4a7c15ull;
-      std::uint64_t z = state;
-      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-      z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-      return z ^ (z >> 31);
-    };
+    const auto next = [&state] { return base::mix64(state += base::kMix64Step); };
     for (int i = 0; i < 400; ++i) {
       const std::uint64_t bits = next();
       run.step({static_cast<std::uint8_t>(bits), static_cast<std::uint16_t>(bits >> 8),

@@ -7,19 +7,17 @@
 
 #include <cstdint>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/ops/kv_layout.h"
 #include "tessera/ops/verified_pages.h"
 
 namespace tessera::ops {
 
-// The seed of a row's hash: the key with layer and slot mixed in (splitmix64's finalizer).
+// The seed of a row's hash: the key with layer and slot mixed in.
 constexpr std::uint64_t digest_seed(std::uint64_t key, std::int32_t layer, std::int32_t slot) {
-  std::uint64_t z =
-      key ^ ((static_cast<std::uint64_t>(static_cast<std::uint32_t>(layer)) << 32) | static_cast<std::uint32_t>(slot));
-  z += 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
+  return base::mix64((key ^ ((static_cast<std::uint64_t>(static_cast<std::uint32_t>(layer)) << 32) |
+                             static_cast<std::uint32_t>(slot))) +
+                     base::kMix64Step);
 }
 
 // Reads logical pages first_page .. first_page + num_pages of row `row` in one layer, converts them to target.format

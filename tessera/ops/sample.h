@@ -12,17 +12,14 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/ops/buffer.h"
 
 namespace tessera::ops {
 
 // In [0, 1): the random number of one position of one sequence. Every backend uses this function.
 constexpr double sampling_uniform(std::uint64_t seed, std::uint64_t position) {
-  std::uint64_t z = seed + 0x9e3779b97f4a7c15ull * (position + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1.0p-53;
+  return static_cast<double>(base::mix64(seed + base::kMix64Step * (position + 1)) >> 11) * 0x1.0p-53;
 }
 
 struct SampleRow {

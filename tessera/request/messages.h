@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,6 +16,10 @@
 namespace tessera::request {
 
 enum class EngineRole : std::uint8_t { kUnified, kPrefill, kDecode };
+// As flags, logs, metrics and /get_server_info spell it: "unified", "prefill", "decode".
+constexpr std::string_view engine_role_name(EngineRole role) {
+  return role == EngineRole::kUnified ? "unified" : role == EngineRole::kPrefill ? "prefill" : "decode";
+}
 
 // Identifies an engine inside one server.
 using EngineId = std::int32_t;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/request/sampling_params.h"
@@ -26,5 +27,9 @@ enum class FinishReason : std::uint8_t {
   kStop,    // A stop token.
   kLength,  // max_tokens, or the context or pool is full.
 };
+// As the API spells it.
+constexpr std::string_view finish_reason_name(FinishReason reason) {
+  return reason == FinishReason::kStop ? "stop" : "length";
+}
 
 }  // namespace tessera::request

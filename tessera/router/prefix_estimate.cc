@@ -1,15 +1,14 @@
 #include "tessera/router/prefix_estimate.h"
 
+#include "tessera/base/arithmetic.h"
+
 namespace tessera::router {
 
 namespace {
 
-// splitmix64's finalizer, as a step of a running hash.
+// One step of a running hash.
 constexpr std::uint64_t fold(std::uint64_t hash, std::uint64_t value) {
-  std::uint64_t z = (hash ^ value) + 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
+  return base::mix64((hash ^ value) + base::kMix64Step);
 }
 
 }  // namespace

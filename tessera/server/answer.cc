@@ -4,14 +4,10 @@ namespace tessera::server {
 
 namespace {
 
-std::string_view reason_name(request::FinishReason reason) {
-  return reason == request::FinishReason::kStop ? "stop" : "length";
-}
-
 void write_finish_reason(JsonWriter& json, const std::optional<request::FinishReason>& reason) {
   json.key("finish_reason");
   if (reason.has_value()) {
-    json.string(reason_name(*reason));
+    json.string(request::finish_reason_name(*reason));
   } else {
     json.null();
   }

@@ -184,17 +184,15 @@ net::awaitable<bool> write_response(SessionContext& context, beast::tcp_stream& 
   co_return !error && keep_alive;
 }
 
-net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::tcp_stream& stream,
-                                                Generation generation, unsigned version, bool keep_alive,
-                                                const Headers& headers) {
+net::awaitable<bool> answer_generation(SessionContext& context, beast::tcp_stream& stream, Generation generation,
+                                       unsigned version, bool keep_alive, const Headers& headers) {
   const net::any_io_executor executor = co_await net::this_coro::executor;
   auto mailbox = std::make_shared<Mailbox>(executor);
   GenerationRun run(context.service, std::move(generation));
   if (auto error = run.start(
           [mailbox](std::size_t choice, router::SequenceEvent event) { mailbox->deliver(choice, std::move(event)); })) {
     const Response refusal = error_response(*error);
-    const bool kept = co_await write_response(context, stream, refusal, version, keep_alive, headers);
-    co_return StreamOutcome{refusal.status, kept};
+    co_return co_await write_response(context, stream, refusal, version, keep_alive, headers);
   }
 
   // The watcher may outlive this function by a moment: it holds the socket through a pointer that is cleared at the
@@ -202,7 +200,7 @@ net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::
   auto socket = std::make_shared<beast::tcp_stream::socket_type*>(&stream.socket());
   net::co_spawn(executor, watch_client(socket, mailbox), net::detached);
 
-  StreamOutcome outcome{200, true};
+  bool keep_connection = true;
   std::optional<ApiError> failure;
   if (run.generation().options.stream) {
     EventWriter writer(stream, context.options.write_timeout, version);
@@ -220,7 +218,7 @@ net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::
       bool open = !mailbox->is_client_gone() && co_await writer.begin(keep_alive, headers);
       if (open && !beginning.empty()) open = co_await writer.write(beginning);
       if (open) open = co_await stream_events(context, run, *mailbox, writer);
-      outcome.keep_connection = open && version > 10;
+      keep_connection = open && version > 10;
     }
   } else {
     std::vector<std::string> none;
@@ -238,14 +236,13 @@ net::awaitable<StreamOutcome> answer_generation(SessionContext& context, beast::
   const bool gone = mailbox->is_client_gone();
   if (gone || !run.done()) run.cancel();
   base::log().info("{}", run.summary());
-  if (gone) co_return StreamOutcome{499, false};
+  if (gone) co_return false;
   if (failure.has_value() || !run.generation().options.stream) {
     const Response response =
         failure.has_value() ? error_response(*failure) : Response{200, "application/json", run.whole()};
-    outcome.http_status = response.status;
-    outcome.keep_connection = co_await write_response(context, stream, response, version, keep_alive, headers);
+    keep_connection = co_await write_response(context, stream, response, version, keep_alive, headers);
   }
-  co_return outcome;
+  co_return keep_connection;
 }
 
 }  // namespace tessera::server

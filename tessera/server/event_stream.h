@@ -26,15 +26,11 @@ struct Response {
 };
 Response error_response(const ApiError& error);
 
-struct StreamOutcome {
-  int http_status = 200;
-  bool keep_connection = true;
-};
-
-// Runs the generation and answers, streamed or whole as it asks. `version` is the request's (10 or 11).
-boost::asio::awaitable<StreamOutcome> answer_generation(SessionContext& context, boost::beast::tcp_stream& stream,
-                                                        Generation generation, unsigned version, bool keep_alive,
-                                                        const Headers& headers);
+// Runs the generation and answers, streamed or whole as it asks. `version` is the request's (10 or 11). False when the
+// connection is to be closed.
+boost::asio::awaitable<bool> answer_generation(SessionContext& context, boost::beast::tcp_stream& stream,
+                                               Generation generation, unsigned version, bool keep_alive,
+                                               const Headers& headers);
 
 // Writes one whole response. False when the connection is to be closed.
 boost::asio::awaitable<bool> write_response(SessionContext& context, boost::beast::tcp_stream& stream,

@@ -106,7 +106,10 @@ std::optional<Response> handle_post(Service& service, std::string_view path, std
   return std::nullopt;
 }
 
-bool is_get_path(Service& service, std::string_view path) { return handle_get(service, path).has_value(); }
+bool is_get_path(std::string_view path) {
+  return path == "/health" || path == "/ping" || path == "/version" || path == "/metrics" ||
+         path == "/get_server_info" || path == "/v1/models" || path.starts_with("/v1/models/");
+}
 bool is_post_path(std::string_view path) {
   return path == "/v1/chat/completions" || path == "/v1/completions" || path == "/tokenize" || path == "/detokenize" ||
          path == "/abort_request" || path == "/flush_cache";
@@ -164,7 +167,7 @@ std::optional<Response> answer_at_once(Service& service, const Request& request,
     }
   }
   if (request.method() == http::verb::post && is_post_path(path)) return handle_post(service, path, request.body());
-  if (is_post_path(path) || is_get_path(service, path)) {
+  if (is_post_path(path) || is_get_path(path)) {
     headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
     return error_response({405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"});
   }
@@ -188,9 +191,9 @@ net::awaitable<bool> handle(SessionContext& context, beast::tcp_stream& stream, 
     co_return co_await write_response(context, stream, refusal, version, keep_alive, headers);
   }
   headers.emplace_back("x-request-id", generation->options.request_id);
-  const StreamOutcome outcome =
+  const bool keep_connection =
       co_await answer_generation(context, stream, std::move(*generation), version, keep_alive, headers);
-  co_return outcome.keep_connection&& keep_alive;
+  co_return keep_connection&& keep_alive;
 }
 
 // Reads one request. Nothing: the connection is to be closed.

@@ -25,18 +25,6 @@ const Histogram::BucketBoundaries kLatencyBuckets = {0.001, 0.002, 0.005, 0.01, 
 
 constexpr std::array<std::string_view, 3> kPrefixes = {"tessera_", "vllm:", "sglang:"};
 
-std::string_view role_name(request::EngineRole role) {
-  switch (role) {
-    case request::EngineRole::kUnified:
-      return "unified";
-    case request::EngineRole::kPrefill:
-      return "prefill";
-    case request::EngineRole::kDecode:
-      return "decode";
-  }
-  return "unknown";
-}
-
 // Collects samples of one scrape.
 class Families {
  public:
@@ -131,7 +119,7 @@ void Metrics::observe_inter_token(double seconds) {
 void Metrics::observe_finished(double seconds, request::FinishReason reason) {
   for (Histogram* h : series_->end_to_end) h->Observe(seconds);
   auto labels = series_->labels;
-  labels["finished_reason"] = reason == request::FinishReason::kStop ? "stop" : "length";
+  labels["finished_reason"] = request::finish_reason_name(reason);
   series_->success->Add(labels).Increment();
 }
 void Metrics::observe_handoff(double seconds) { series_->handoff_ms->Observe(seconds * 1e3); }
@@ -146,7 +134,8 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
   request::EngineStats sum;
   double kv_usage = 0.0;
   for (const auto& [info, stats] : snapshot.engines) {
-    const Families::Labels labels = {{"engine", std::to_string(info.id)}, {"role", std::string(role_name(info.role))}};
+    const Families::Labels labels = {{"engine", std::to_string(info.id)},
+                                     {"role", std::string(request::engine_role_name(info.role))}};
     const auto gauge = [&](const char* name, const char* help, double value) {
       families.add(std::string("tessera_engine_") + name, help, MetricType::Gauge, value, labels);
     };

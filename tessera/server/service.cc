@@ -207,10 +207,6 @@ std::optional<ApiError> Service::start(const Generation& generation,
   return std::nullopt;
 }
 
-void Service::abort(const Generation& generation) {
-  for (const request::SequenceSpec& spec : generation.sequences) router_.abort(spec.id);
-}
-
 void Service::abort_choice(const Generation& generation, std::size_t choice) {
   router_.abort(generation.sequences[choice].id);
 }
@@ -315,10 +311,7 @@ std::string Service::server_info_json() const {
   json.string(options_.served_model_name).key("max_model_len").integer(router_.context_tokens_max());
   json.key("engines").begin_array();
   for (const auto& [info, stats] : snapshot.engines) {
-    const std::string_view role = info.role == request::EngineRole::kUnified   ? "unified"
-                                  : info.role == request::EngineRole::kPrefill ? "prefill"
-                                                                               : "decode";
-    json.begin_object().key("id").integer(info.id).key("role").string(role);
+    json.begin_object().key("id").integer(info.id).key("role").string(request::engine_role_name(info.role));
     json.key("backend").string(info.backend).key("weights").string(info.weight_format);
     json.key("kv").string(ops::kv_format_name(info.kv_format)).key("page_size").integer(info.page_size);
     json.key("pages").integer(info.pages).key("context_tokens_max").integer(info.context_tokens_max);

@@ -53,7 +53,6 @@ class Service {
   // Starts every sequence, or none. The subscriber gets (choice, event) on the router's thread and must not block.
   std::optional<ApiError> start(const Generation& generation,
                                 const std::function<void(std::size_t choice, router::SequenceEvent)>& subscriber);
-  void abort(const Generation& generation);
   void abort_choice(const Generation& generation, std::size_t choice);
   // Ends the bookkeeping of a generation that was started. Call it once, when its answer is over.
   void finished(const Generation& generation);

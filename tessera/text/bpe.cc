@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 
 namespace tessera::text {
@@ -24,11 +25,8 @@ std::pair<std::int32_t, std::int32_t> unpack(std::uint64_t candidate) {
 }  // namespace
 
 std::size_t Bpe::slot(std::uint64_t pair) const {
-  // The finalizer of splitmix64: every bit of the pair moves every bit of the slot.
-  std::uint64_t hash = pair;
-  hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9u;
-  hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EBu;
-  return (hash ^ (hash >> 31)) & (table_.size() - 1);
+  // Every bit of the pair moves every bit of the slot.
+  return base::mix64(pair) & (table_.size() - 1);
 }
 
 std::optional<Bpe> Bpe::create(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>& merges,

@@ -5,16 +5,12 @@
 #include <limits>
 #include <numbers>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 
 namespace tessera::conformance {
 
-std::uint64_t Random::bits() {
-  std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
+std::uint64_t Random::bits() { return base::mix64(state_ += base::kMix64Step); }
 
 float Random::normal() {
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 
 namespace tessera::test_support {
@@ -14,12 +15,7 @@ namespace {
 constexpr std::int32_t kElements = ContextOracleModel::kKvHeads * ContextOracleModel::kHeadDim;
 static_assert(kElements * 2 * 2 == 64, "keys and values of a token hold 64 bits, two an element");
 
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
+constexpr std::uint64_t mix(std::uint64_t x) { return base::mix64(x + base::kMix64Step); }
 
 std::uint64_t token_bits(std::int32_t token, std::int64_t position, std::int32_t layer, std::uint32_t flavor) {
   return mix(mix(static_cast<std::uint64_t>(token) << 32 | static_cast<std::uint64_t>(position)) ^

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/models/config.h"
 #include "tessera/models/family.h"
@@ -22,12 +23,7 @@ namespace {
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() { return base::mix64(state_ += base::kMix64Step); }
   // In [-1, 1).
   double symmetric() { return static_cast<double>(next() >> 11) * 0x1.0p-52 - 1.0; }
 
