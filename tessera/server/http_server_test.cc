@@ -278,6 +278,21 @@ TEST_F(HttpServerTest, BadInputGetsAClearErrorAndTheServerLivesOn) {
   EXPECT_EQ(http_post(port_, "/v1/chat/completions", kHi).status, 200);
 }
 
+// Boost.JSON refuses ill-formed UTF-8, so that parsing proves the answer well-formed.
+TEST_F(HttpServerTest, WhatIsEchoedIsValidUtf8) {
+  serve([](const auto&) { return say("fine"); });
+  const HttpAnswer model = http_get(port_, "/v1/models/\xff\xfe");
+  EXPECT_EQ(model.status, 404);
+  EXPECT_TRUE(json::parse(model.body).at("error").at("message").as_string().starts_with("the model '\uFFFD\uFFFD' "));
+  // The hundredth byte is the first of a character's two.
+  const std::string name = std::string(99, 'n') + "é" + "tail";
+  const HttpAnswer field = http_post(port_, "/v1/completions", "{\"prompt\":\"x\",\"" + name + "\":1}");
+  EXPECT_EQ(field.status, 400);
+  const json::value error = json::parse(field.body).at("error");
+  EXPECT_EQ(error.at("param").as_string(), std::string(99, 'n'));
+  EXPECT_EQ(error.at("message").as_string(), "'" + std::string(99, 'n') + "': unknown field");
+}
+
 TEST_F(HttpServerTest, TooManySequencesAreRefused) {
   serve([](const auto&) { return Script{.hold = true}; });
   std::vector<std::unique_ptr<HttpConnection>> held;

@@ -6,6 +6,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "tessera/base/limits.h"
+#include "tessera/text/utf8.h"
 
 namespace tessera::server {
 
@@ -147,7 +148,7 @@ void JsonFields::adopt(JsonFields& inner) {
 base::Status JsonFields::finish() {
   for (const auto& field : object_) {
     const std::string_view name(field.key().data(), field.key().size());
-    if (!known_.contains(name)) fail(name.substr(0, 100), "unknown field");
+    if (!known_.contains(name)) fail(name.substr(0, text::utf8_prefix_within(name, 100)), "unknown field");
   }
   return error_;
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "tessera/text/utf8.h"
+
 namespace tessera::server {
 
 void JsonWriter::separate() {
@@ -44,9 +46,7 @@ JsonWriter& JsonWriter::key(std::string_view name) {
   return *this;
 }
 
-JsonWriter& JsonWriter::string(std::string_view text) {
-  separate();
-  out_ += '"';
+void JsonWriter::escape(std::string_view text) {
   for (const char c : text) {
     switch (c) {
       case '"':
@@ -74,6 +74,20 @@ JsonWriter& JsonWriter::string(std::string_view text) {
           out_ += c;
         }
     }
+  }
+}
+
+JsonWriter& JsonWriter::string(std::string_view text) {
+  separate();
+  out_ += '"';
+  if (text::is_valid_utf8(text)) {
+    escape(text);
+  } else {
+    text::Utf8Assembler assembler;
+    std::string valid;
+    assembler.push(text, valid);
+    assembler.flush(valid);
+    escape(valid);
   }
   out_ += '"';
   return *this;

@@ -17,7 +17,8 @@ class JsonWriter {
   JsonWriter& end_array();
   // The next value's name; only inside an object.
   JsonWriter& key(std::string_view name);
-  // Text must be valid UTF-8.
+  // Any bytes: every maximal subpart of an ill-formed sequence is written as one U+FFFD, so that what is echoed from
+  // outside cannot make an answer that is no JSON. This is the one place that sees to it.
   JsonWriter& string(std::string_view text);
   JsonWriter& integer(std::int64_t value);
   // Shortest form that reads back equal; null when not finite.
@@ -30,6 +31,8 @@ class JsonWriter {
 
  private:
   void separate();
+  // `text` is valid UTF-8.
+  void escape(std::string_view text);
   std::string out_;
   bool needs_comma_ = false;
 };

@@ -63,6 +63,14 @@ std::size_t valid_utf8_prefix(std::string_view bytes) {
   return at;
 }
 
+std::size_t utf8_prefix_within(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text.size();
+  // The byte after a cut between characters continues none; a character has at most three that do.
+  std::size_t cut = bytes_max;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return cut;
+}
+
 void Utf8Assembler::push(std::string_view bytes, std::string& out) {
   std::string joined;
   if (!pending_.empty()) {

@@ -27,6 +27,10 @@ std::size_t valid_utf8_prefix(std::string_view bytes);
 
 inline bool is_valid_utf8(std::string_view bytes) { return valid_utf8_prefix(bytes) == bytes.size(); }
 
+// Length of the longest prefix of `text` that has at most `bytes_max` bytes and ends between two characters. Of text
+// that is not well-formed it may end anywhere, but is never longer.
+std::size_t utf8_prefix_within(std::string_view text, std::size_t bytes_max);
+
 // Turns bytes that arrive in pieces into well-formed UTF-8. A character that is not complete yet is held back; every
 // maximal subpart of an ill-formed sequence becomes one U+FFFD (Unicode 15, section 3.9, "U+FFFD Substitution of
 // Maximal Subparts"; Rust's String::from_utf8_lossy does the same). What comes out does not depend on how the bytes

@@ -54,6 +54,16 @@ TEST(Utf8, FindsTheFirstIllFormedByteAtEveryOffset) {
 }
 
 // Tables 3-8 to 3-11 of the Unicode standard 15.0.
+TEST(Utf8PrefixWithin, EndsBetweenCharacters) {
+  const std::string text = "aé世😀z";  // 1, 2, 3, 4 and 1 bytes.
+  const std::size_t expected[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11, 11};
+  for (std::size_t bytes_max = 0; bytes_max < std::size(expected); ++bytes_max) {
+    EXPECT_EQ(utf8_prefix_within(text, bytes_max), expected[bytes_max]) << bytes_max;
+    EXPECT_TRUE(is_valid_utf8(text.substr(0, utf8_prefix_within(text, bytes_max))));
+  }
+  EXPECT_LE(utf8_prefix_within("\x80\x80\x80\x80\x80\x80", 5), 5u);
+}
+
 TEST(Utf8Assembler, ReplacesMaximalSubparts) {
   const std::string r = "\uFFFD";
   EXPECT_EQ(assemble({"\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"}), r + r + r + r + r + r + r + r + "A");
