@@ -105,7 +105,7 @@ if [ "$all" = yes ]; then
   stage tidy cpu all -L '^tidy$'
   stage asan cpu-asan all -LE '^(slow|tidy|fuzz)$'
   programs=$(IFS='|'; echo "${threaded[*]}")
-  stage tsan cpu-tsan "${threaded[*]}" -R "^($programs)\\." -LE '^slow$'
+  stage tsan cpu-tsan "${threaded[*]} tessera make_tiny_model" -R "^(($programs)\\.|tiny_server\$)" -LE '^slow$'
   stage fuzz fuzz fuzz_targets -L '^fuzz$'
 fi
 

@@ -72,7 +72,7 @@ constexpr const char* kHelp =
     "  /system TEXT    begin again under this system prompt\n"
     "  /help           this list\n"
     "  /quit           leave (also Ctrl-D)\n"
-    "  Ctrl-C          stop the answer\n";
+    "  Ctrl-C          stop the answer; at the prompt, leave\n";
 
 }  // namespace
 

@@ -94,6 +94,32 @@ base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, co
   return config;
 }
 
+// How long the ends of answers that a drain cut off may take to write.
+constexpr std::chrono::seconds kFarewell{5};
+
+// While it exists, SIGINT and SIGTERM reach this thread and do what they do by default: end the program.
+class TakesSignals {
+ public:
+  TakesSignals() {
+    const sigset_t signals = ending_signals();
+    pthread_sigmask(SIG_UNBLOCK, &signals, &previous_);
+  }
+  ~TakesSignals() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+  TakesSignals(const TakesSignals&) = delete;
+  TakesSignals& operator=(const TakesSignals&) = delete;
+
+  static sigset_t ending_signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    return signals;
+  }
+
+ private:
+  sigset_t previous_{};
+};
+
 // Everything that runs, in the order in which it is made; it comes down in reverse.
 class Serving {
  public:
@@ -114,7 +140,11 @@ class Serving {
     router_->begin_drain();
     http_->begin_drain();
     base::log().info("draining: {} sequences live", router_->live());
-    if (!http_->wait_drained(timeout)) base::log().warn("drain timed out: {} sequences are cut off", router_->live());
+    if (http_->wait_drained(timeout)) return;
+    // Their clients hear that it was an error: an answer that only stops would look whole.
+    base::log().warn("drain timed out: {} sequences are cut off", router_->live());
+    router_->end_all(base::unavailable("the server is shutting down"));
+    if (!http_->wait_drained(kFarewell)) base::log().warn("some clients did not read to the end");
   }
 
   // Subscribers of the router hold parts of the connections, so the sockets stop first and are destroyed last.
@@ -141,6 +171,8 @@ class Serving {
     } else {
       return format.error();
     }
+    // Nobody is served yet and loading may take minutes: a signal need not wait for it. The backend's threads exist.
+    const TakesSignals interruptible;
     Progress progress("loading weights");
     TESSERA_ASSIGN_OR_RETURN(model_, models::load_model(dir, *backend_, [&](const models::LoadProgress& done) {
                                progress.update(done.bytes_done, done.bytes_total);
@@ -233,16 +265,14 @@ base::Status run_serve(const ServeOptions& options_in) {
   TESSERA_RETURN_IF_ERROR(base::set_log_level(options.log_level));
 
   // Every thread made from here on leaves the signals to this one.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
+  const sigset_t signals = TakesSignals::ending_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> serving, Serving::start(options));
   TESSERA_RETURN_IF_ERROR(wait_ready(*serving));
   if (options.once.has_value() || options.chat) {
+    const TakesSignals interruptible;  // Of the clients of this server, this terminal is the one that matters.
     ChatOptions chat;
     chat.temperature = options.temperature;
     chat.server.host = options.host == "0.0.0.0" ? "127.0.0.1" : options.host;

@@ -104,11 +104,7 @@ void Router::stop() {
   std::vector<State::Delivery> deliveries;
   {
     std::lock_guard lock(state_->mutex);
-    for (auto& [id, sequence] : state_->live) {
-      if (sequence.terminal.has_value()) continue;
-      state_->abort_everywhere_locked(sequence, id);
-      state_->end_locked(sequence, request::SequenceFailed{id, base::unavailable("the server is stopping"), {}});
-    }
+    state_->end_all_locked(base::unavailable("the server is stopping"));
     // Nothing more will come: what ended already is told too.
     for (auto& [id, sequence] : state_->live) {
       sequence.released = true;
@@ -180,6 +176,14 @@ void Router::abort(request::SequenceId id) {
     LiveSequence& sequence = found->second;
     state_->abort_everywhere_locked(sequence, id);
     state_->end_locked(sequence, request::SequenceFailed{id, {base::StatusCode::kCancelled, "cancelled"}, {}});
+  }
+  state_->wake();
+}
+
+void Router::end_all(const base::Status& status) {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->end_all_locked(status);
   }
   state_->wake();
 }

@@ -91,6 +91,8 @@ class Router {
   // Ends a live sequence at every engine that may know it; its terminal event (kCancelled) still comes, on the router's
   // thread. An unknown or ended id is ignored.
   void abort(request::SequenceId id);
+  // Ends every live sequence as abort() does, but with `status`: for what their clients should be told is an error.
+  void end_all(const base::Status& status);
   void flush_prefix_cache();
 
   // From now on submit refuses; live sequences go on.

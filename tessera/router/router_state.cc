@@ -169,6 +169,14 @@ void Router::State::restart_if_released_locked(LiveSequence& sequence) {
 }
 
 // The first end counts; a failure is told without waiting for anything.
+void Router::State::end_all_locked(const base::Status& status) {
+  for (auto& [id, sequence] : live) {
+    if (sequence.terminal.has_value()) continue;
+    abort_everywhere_locked(sequence, id);
+    end_locked(sequence, request::SequenceFailed{id, status, {}});
+  }
+}
+
 void Router::State::end_locked(LiveSequence& sequence, SequenceEvent terminal) {
   if (sequence.terminal.has_value()) return;
   if (std::holds_alternative<request::SequenceFailed>(terminal)) {

@@ -82,6 +82,7 @@ struct Router::State {
   void handle_failed_locked(std::size_t engine, LiveSequence& sequence, request::SequenceFailed failed);
   void restart_if_released_locked(LiveSequence& sequence);
   void end_locked(LiveSequence& sequence, SequenceEvent terminal);
+  void end_all_locked(const base::Status& status);
   void deliver_endings_locked(std::vector<Delivery>& deliveries);
   void count_terminal_locked(const SequenceEvent& terminal);
   void wake() { (void)events.try_push({kWakeup, request::EngineStats{}}); }

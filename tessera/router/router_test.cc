@@ -146,6 +146,21 @@ TEST_F(RouterTest, RefusesAtOnceWhatCannotBeServed) {
   }
 }
 
+TEST_F(RouterTest, EndsAllWithAStatusAndGoesOn) {
+  make({&prefill_, &decode_});
+  ASSERT_TRUE(submit(spec(10, 5)).ok());
+  ASSERT_TRUE(submit(spec(20, 5)).ok());
+  router_->end_all(base::unavailable("the server is shutting down"));
+  pump();
+  ASSERT_EQ(heard_.size(), 2u);
+  for (const auto& [id, heard] : heard_) {
+    ASSERT_EQ(heard.terminals.size(), 1u);
+    EXPECT_EQ(heard.failed().status, base::unavailable("the server is shutting down"));
+    EXPECT_THAT(prefill_.aborted, testing::Contains(id));
+  }
+  EXPECT_TRUE(submit(spec(10, 5)).ok());
+}
+
 TEST_F(RouterTest, BothEnginesEndAtTheSameToken) {
   make({&prefill_, &decode_});
   ASSERT_TRUE(submit(spec(79, 500)).ok());

@@ -30,7 +30,8 @@ class HttpServer {
   ~HttpServer();  // stop()
 
   std::uint16_t port() const;
-  // No new connections, and no further request on the open ones; answers that are under way go on.
+  // No new connections; an open one gets one more answer at most (a generation is refused) and is closed after it.
+  // Answers that are under way go on.
   void begin_drain();
   // Waits until no answer is under way, at most `timeout`. Whether it was so.
   bool wait_drained(std::chrono::milliseconds timeout);

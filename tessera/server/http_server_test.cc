@@ -321,6 +321,24 @@ TEST_F(HttpServerTest, KeysAreTenants) {
   EXPECT_NE(engine_->started()[0].tenant, engine_->started()[1].tenant);
 }
 
+TEST_F(HttpServerTest, ATenantEndsOnlyItsOwn) {
+  HttpServerOptions options;
+  options.api_keys = {"alpha", "beta"};
+  serve([](const auto&) { return Script{.tokens = byte_tokens("abc"), .hold = true}; }, options);
+  HttpConnection stream(port_);
+  stream.send_request("POST", "/v1/chat/completions", kHiStream,
+                      "Authorization: Bearer alpha\r\nx-request-id: mine\r\n");
+  ASSERT_TRUE(stream.read_until("\"content\":\"c\""));
+  const std::string beta = "Authorization: Bearer beta\r\n";
+  EXPECT_EQ(http_post(port_, "/abort_request", R"({"abort_all":true})", beta).body, R"({"aborted":0})");
+  EXPECT_EQ(http_post(port_, "/abort_request", R"({"rid":"mine"})", beta).body, R"({"aborted":0})");
+  EXPECT_EQ(http_post(port_, "/flush_cache", "", beta).status, 403);
+  EXPECT_TRUE(engine_->aborted().empty());
+  EXPECT_EQ(http_post(port_, "/abort_request", R"({"rid":"mine"})", "Authorization: Bearer alpha\r\n").body,
+            R"({"aborted":1})");
+  EXPECT_TRUE(becomes_idle());
+}
+
 TEST_F(HttpServerTest, ConnectionsAreReusedAndPipelinesSurvive) {
   serve([](const auto&) { return say("ok"); });
   HttpConnection connection(port_);
@@ -358,7 +376,7 @@ TEST_F(HttpServerTest, DrainsBeforeItStops) {
   ASSERT_TRUE(stream.read_until("\"content\":\"c\""));
   server_->begin_drain();
   EXPECT_FALSE(server_->wait_drained(std::chrono::milliseconds(50)));
-  service_->abort_by_request_id("mine");
+  EXPECT_EQ(service_->abort_by_request_id("mine", "default"), 1);
   EXPECT_TRUE(server_->wait_drained(std::chrono::milliseconds(5000)));
   EXPECT_NE(stream.read_answer().body.find("[DONE]"), std::string::npos);
 }

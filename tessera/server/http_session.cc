@@ -83,7 +83,9 @@ std::optional<Response> handle_get(Service& service, std::string_view path) {
 }
 
 // POST requests other than generations, for which it has no answer.
-std::optional<Response> handle_post(Service& service, std::string_view path, std::string_view body) {
+std::optional<Response> handle_post(SessionContext& context, std::string_view path, std::string_view body,
+                                    const std::string& tenant) {
+  Service& service = context.service;
   if (path == "/tokenize") {
     auto request = parse_tokenize_request(body);
     return request.has_value() ? json_response(service.tokenize(*request)) : error_response(request.error());
@@ -96,10 +98,18 @@ std::optional<Response> handle_post(Service& service, std::string_view path, std
     auto rid = parse_abort_request(body);
     if (!rid.has_value()) return error_response(rid.error());
     JsonWriter json;
-    json.begin_object().key("aborted").integer(service.abort_by_request_id(*rid)).end_object();
+    json.begin_object().key("aborted").integer(service.abort_by_request_id(*rid, tenant)).end_object();
     return Response{200, "application/json", json.take()};
   }
   if (path == "/flush_cache") {
+    // The cache is everybody's: with several tenants none of them may empty it for the others.
+    if (context.options.api_keys.size() > 1) {
+      return error_response({403,
+                             "permission_error",
+                             "not_permitted",
+                             {},
+                             "this server has several tenants, and its cache is not one tenant's to empty"});
+    }
     service.flush_cache();
     return Response{200, "application/json", "{\"flushed\":true}"};
   }
@@ -152,8 +162,9 @@ ApiResult<Generation> prepare(Service& service, std::string_view path, std::stri
 }
 
 // The answer to a request that is no generation, its extra headers among `headers`. Nothing: it is a generation.
-std::optional<Response> answer_at_once(Service& service, const Request& request,
+std::optional<Response> answer_at_once(SessionContext& context, const Request& request,
                                        const std::optional<std::string>& tenant, Headers& headers) {
+  Service& service = context.service;
   const std::string_view path = path_of(request);
   if (!tenant.has_value() && !is_open_path(path)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -166,7 +177,9 @@ std::optional<Response> answer_at_once(Service& service, const Request& request,
       return response;
     }
   }
-  if (request.method() == http::verb::post && is_post_path(path)) return handle_post(service, path, request.body());
+  if (request.method() == http::verb::post && is_post_path(path)) {
+    return handle_post(context, path, request.body(), *tenant);
+  }
   if (is_post_path(path) || is_get_path(path)) {
     headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
     return error_response({405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"});
@@ -181,7 +194,7 @@ net::awaitable<bool> handle(SessionContext& context, beast::tcp_stream& stream, 
   const bool keep_alive = request.keep_alive() && !context.draining;
   Headers headers = {{"x-tessera-precision", service.precision_header()}};
   const std::optional<std::string> tenant = tenant_of(context.options, request);
-  if (const std::optional<Response> response = answer_at_once(service, request, tenant, headers)) {
+  if (const std::optional<Response> response = answer_at_once(context, request, tenant, headers)) {
     co_return co_await write_response(context, stream, *response, version, keep_alive, headers);
   }
   const std::string request_id(view(request["x-request-id"]));

@@ -192,7 +192,7 @@ std::optional<ApiError> Service::start(const Generation& generation,
   {
     std::lock_guard lock(mutex_);
     for (const request::SequenceSpec& spec : generation.sequences) {
-      live_by_request_id_.emplace(spec.request_id, spec.id);
+      live_by_request_id_.emplace(spec.request_id, Live{spec.id, spec.tenant});
     }
   }
   for (std::size_t i = 0; i < generation.sequences.size(); ++i) {
@@ -216,7 +216,7 @@ void Service::finished(const Generation& generation) {
   for (const request::SequenceSpec& spec : generation.sequences) {
     auto [begin, end] = live_by_request_id_.equal_range(spec.request_id);
     for (auto it = begin; it != end; ++it) {
-      if (it->second == spec.id) {
+      if (it->second.id == spec.id) {
         live_by_request_id_.erase(it);
         break;
       }
@@ -224,12 +224,12 @@ void Service::finished(const Generation& generation) {
   }
 }
 
-std::int64_t Service::abort_by_request_id(const std::string& request_id) {
+std::int64_t Service::abort_by_request_id(const std::string& request_id, const std::string& tenant) {
   std::vector<request::SequenceId> ids;
   {
     std::lock_guard lock(mutex_);
-    for (const auto& [key, id] : live_by_request_id_) {
-      if (request_id.empty() || key == request_id) ids.push_back(id);
+    for (const auto& [key, live] : live_by_request_id_) {
+      if (live.tenant == tenant && (request_id.empty() || key == request_id)) ids.push_back(live.id);
     }
   }
   for (const request::SequenceId id : ids) router_.abort(id);

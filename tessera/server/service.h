@@ -56,8 +56,8 @@ class Service {
   void abort_choice(const Generation& generation, std::size_t choice);
   // Ends the bookkeeping of a generation that was started. Call it once, when its answer is over.
   void finished(const Generation& generation);
-  // Aborts by the client's request id (empty: all). How many sequences.
-  std::int64_t abort_by_request_id(const std::string& request_id);
+  // Aborts the tenant's sequences with the client's request id (empty: all of the tenant's). How many sequences.
+  std::int64_t abort_by_request_id(const std::string& request_id, const std::string& tenant);
 
   ApiResult<std::string> tokenize(const TokenizeRequest& request) const;
   ApiResult<std::string> detokenize(const DetokenizeRequest& request) const;
@@ -99,7 +99,11 @@ class Service {
   Metrics metrics_;
   std::mutex mutex_;
   std::mt19937_64 random_;
-  std::unordered_multimap<std::string, request::SequenceId> live_by_request_id_;
+  struct Live {
+    request::SequenceId id = 0;
+    std::string tenant;
+  };
+  std::unordered_multimap<std::string, Live> live_by_request_id_;
 };
 
 }  // namespace tessera::server
