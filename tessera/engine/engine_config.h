@@ -17,8 +17,12 @@ namespace tessera::engine {
 enum class WeightMemory : std::uint8_t { kCounted, kCountedElsewhere };
 
 struct HandoffConfig {
-  // From the offer to the commit, the wait for room in the decode pool included. When it is over, both engines let go.
+  // How long an engine bears the other's silence, and how long the move of a sequence takes at most once the decode
+  // engine has given it pages; then both let go. The wait for those pages is a queue and has no limit.
   base::Nanoseconds timeout = std::chrono::seconds(120);
+  // Sequences of a prefill engine that compute, or wait for pages on the decode engine, at most: further prompts wait
+  // uncomputed, in order, so that a decode engine without room is not prefilled for without end.
+  std::int64_t prefill_ahead_max = 16;
   std::int32_t chunk_pages = 16;      // Pages of one layer in a message, at most.
   std::int32_t chunks_per_tick = 16;  // Sent between two steps, at most.
   // The digest of the weights that compute prompts; the engines of a pair must be given the same. Empty: the digest of

@@ -133,6 +133,10 @@ std::int64_t EngineLoop::wanted_tokens(const Sequence& sequence) const {
 scheduler::Limits EngineLoop::scheduler_limits() const {
   scheduler::Limits limits;
   limits.running_max = config_.running_max;
+  // What moves to a decode engine's pages has left the queue for them.
+  if (sender_ != nullptr) {
+    limits.running_max = std::min(limits.running_max, sender_->accepted() + config_.handoff.prefill_ahead_max);
+  }
   limits.chunk_tokens = config_.chunked_prefill_size;
   limits.growth =
       config_.role == EngineRole::kPrefill ? scheduler::Limits::Growth::kFixed : scheduler::Limits::Growth::kGrows;
@@ -165,7 +169,8 @@ bool EngineLoop::admit() {
   const scheduler::PoolView pool = pages_->view();
   const std::int64_t holding =
       std::count_if(table_.begin(), table_.end(), [&](auto& entry) { return !waiting(entry); });
-  const Blocked now{head->first, pool.available, holding};
+  const scheduler::Limits limits = scheduler_limits();
+  const Blocked now{head->first, pool.available, holding, limits.running_max};
   if (blocked_ == now) return false;
 
   // The prefix of a sequence that is about to be admitted is leased while the plan is made, so that nothing that the
@@ -180,7 +185,7 @@ bool EngineLoop::admit() {
     prefixes.emplace(id, std::move(prefix));
     return hit;
   };
-  const scheduler::AdmissionPlan plan = scheduler::plan_admission(views(), pool, scheduler_limits(), prefix_hit);
+  const scheduler::AdmissionPlan plan = scheduler::plan_admission(views(), pool, limits, prefix_hit);
   bool moved = false;
   for (const SequenceId id : plan.refused) {
     Sequence& sequence = *table_.find(id);

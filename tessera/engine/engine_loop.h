@@ -130,6 +130,7 @@ class EngineLoop {
     SequenceId head = 0;
     std::int64_t available = 0;
     std::int64_t holding = 0;
+    std::int64_t holding_max = 0;
     friend bool operator==(const Blocked&, const Blocked&) = default;
   };
   std::optional<Blocked> blocked_;

@@ -31,6 +31,7 @@ base::Status check_config(const EngineConfig& config, const EngineParts& parts) 
   TESSERA_RETURN_IF_ERROR(in_range(config.commands_max, 1, 1 << 24, "number of queued commands"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunk_pages, 1, 4096, "pages of a handoff chunk"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunks_per_tick, 1, 1 << 20, "handoff chunks between steps"));
+  TESSERA_RETURN_IF_ERROR(in_range(config.handoff.prefill_ahead_max, 1, 1 << 16, "prompts prefilled ahead"));
   if (config.pages == 0 && config.memory_budget_bytes == 0) {
     return base::invalid_argument("an engine needs a number of KV pages or a memory budget");
   }

@@ -22,11 +22,13 @@ using request::SequenceId;
 //   unified:  kWaiting -> kComputing -> (end), and back to kWaiting by preemption
 //   prefill:  kWaiting -> kComputing -> kHandoffPending -> kSending -> (end)
 //   decode:   kWaiting -> kReceiving -> kComputing -> (end)
+// A decode engine without room leaves what it is offered in kWaiting; on the prefill engine it is in kSending all the
+// while. Prompts wait in the prefill engine's kWaiting while too many are there (HandoffConfig::prefill_ahead_max).
 enum class SequenceState : std::uint8_t {
   kWaiting,         // Holds no pages.
   kComputing,       // Prefill, replay or decode; holds pages.
   kHandoffPending,  // Prefill is over; the handoff has not begun.
-  kSending,         // The sender reads its pages.
+  kSending,         // Offered: the sender reads its pages, now or once the decode engine has room.
   kReceiving,       // The receiver writes its pages.
 };
 

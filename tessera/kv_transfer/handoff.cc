@@ -30,6 +30,8 @@ const char* send_state_name(SendState state) {
   switch (state) {
     case SendState::kOffered:
       return "offered";
+    case SendState::kQueued:
+      return "queued";
     case SendState::kSending:
       return "sending";
     case SendState::kAwaitingCommit:
@@ -74,8 +76,21 @@ void SendHandoff::layer_ready(std::int32_t layer) {
   layers_ready_ = std::max(layers_ready_, layer + 1);
 }
 
+bool SendHandoff::queued() {
+  if (accepted()) return false;
+  enter(SendState::kQueued);
+  deadline_ = kNoDeadline;
+  return true;
+}
+
+void SendHandoff::offer_again(base::Nanoseconds deadline) {
+  TESSERA_CHECK(state_ == SendState::kQueued, send_state_name(state_));
+  deadline_ = deadline;
+  enter(SendState::kOffered);
+}
+
 base::Status SendHandoff::accept(std::int32_t first_page) {
-  if (state_ != SendState::kOffered) {
+  if (accepted()) {
     return base::data_loss(std::string("Accept in state ") + send_state_name(state_));
   }
   if (first_page < 0 || first_page > shape_.num_pages) {
@@ -96,6 +111,19 @@ std::optional<Chunk> SendHandoff::next_chunk(std::int32_t chunk_pages_max) const
   return Chunk{next_layer_, next_page_, std::min(chunk_pages_max, shape_.num_pages - next_page_)};
 }
 
+std::vector<Chunk> SendHandoff::next_chunks(std::int32_t chunk_pages_max, std::int32_t count) const {
+  std::vector<Chunk> chunks;
+  SendHandoff ahead = *this;
+  while (std::ssize(chunks) < count) {
+    const std::optional<Chunk> chunk = ahead.next_chunk(chunk_pages_max);
+    if (!chunk.has_value()) break;
+    const std::vector<std::uint64_t> unknown(static_cast<std::size_t>(chunk->num_pages), 0);
+    ahead.chunk_sent(*chunk, unknown);
+    chunks.push_back(*chunk);
+  }
+  return chunks;
+}
+
 void SendHandoff::chunk_sent(const Chunk& chunk, std::span<const std::uint64_t> digests) {
   TESSERA_CHECK(state_ == SendState::kSending && chunk.layer == next_layer_ && chunk.first_page == next_page_);
   TESSERA_CHECK(std::ssize(digests) == chunk.num_pages);
@@ -110,7 +138,7 @@ void SendHandoff::chunk_sent(const Chunk& chunk, std::span<const std::uint64_t> 
 }
 
 bool SendHandoff::all_sent() const {
-  if (state_ == SendState::kOffered || layers_ready_ < shape_.num_layers) return false;
+  if (!accepted() || layers_ready_ < shape_.num_layers) return false;
   return first_page_ == shape_.num_pages || next_layer_ == shape_.num_layers;
 }
 

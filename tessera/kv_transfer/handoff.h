@@ -1,10 +1,15 @@
 // The life of one handoff, on either side, as explicit state machines. They hold states, deadlines and what was sent or
 // stored; they own no page, no device memory and no transport, and decide nothing: Sender and Receiver drive them.
 //
-//   sender:    kOffered -> kSending -> kAwaitingCommit -> kDone          any but kDone -> kAborted
+//   sender:    kOffered [-> kQueued] -> kSending -> kAwaitingCommit -> kDone      any but kDone -> kAborted
 //   receiver:  kOffered -> kAllocated -> kReceiving -> kVerifying -> kCommitted   any but kCommitted -> kAborted
 //
-// Terminal states are entered once and never left.
+// Terminal states are entered once and never left. A receiver that was started again has lost its queue: then kQueued
+// goes back to kOffered.
+//
+// Deadlines. An offer may wait for pages for as long as it takes: what is limited is the peer's silence. The sender's
+// deadline runs from a question (an Offer, a Queued) until its answer, the receiver's from the sender's last word. Once
+// the offer is accepted, the rest has one deadline on either side, from the acceptance to the commit.
 //
 // The combined digest of a handoff is the sum modulo 2^64, over all pages of all layers that were sent, of
 // digest_seed(page's digest, layer, logical page) (ops/page_transfer.h): it ties each page's digest to its place.
@@ -23,6 +28,7 @@ namespace tessera::kv_transfer {
 
 enum class SendState : std::uint8_t {
   kOffered,         // Waiting for the receiver's answer.
+  kQueued,          // The receiver keeps the offer until it has pages for it.
   kSending,         // Accepted; chunks go out as layers are ready.
   kAwaitingCommit,  // All chunks and Commit went out.
   kDone,            // The receiver has committed.
@@ -30,7 +36,7 @@ enum class SendState : std::uint8_t {
 };
 
 enum class ReceiveState : std::uint8_t {
-  kOffered,    // Waiting for the engine to accept or reject.
+  kOffered,    // In the engine's queue: it accepts once it has pages, or rejects.
   kAllocated,  // The engine gave pages; no chunk has come.
   kReceiving,
   kVerifying,  // Everything came; the last check is to be made.
@@ -40,6 +46,8 @@ enum class ReceiveState : std::uint8_t {
 
 const char* send_state_name(SendState state);
 const char* receive_state_name(ReceiveState state);
+
+inline constexpr base::Nanoseconds kNoDeadline = base::Nanoseconds::max();
 
 // For logs and metrics.
 struct HandoffStatistics {
@@ -71,6 +79,8 @@ class SendHandoff {
 
   SendState state() const { return state_; }
   bool terminal() const { return state_ == SendState::kDone || state_ == SendState::kAborted; }
+  // The receiver gave pages, at some time.
+  bool accepted() const { return state_ != SendState::kOffered && state_ != SendState::kQueued; }
   // Why it aborted.
   const base::Status& status() const { return status_; }
   const HandoffShape& shape() const { return shape_; }
@@ -80,11 +90,17 @@ class SendHandoff {
   // order; layers already ready are ignored.
   void layer_ready(std::int32_t layer);
 
-  // kOffered -> kSending. A first_page outside 0 .. num_pages, or an answer in another state, is an error and changes
-  // nothing.
+  // kOffered -> kQueued, where no deadline runs until one is set. False, and no change, after an acceptance.
+  bool queued();
+  // kQueued -> kOffered, with a new deadline.
+  void offer_again(base::Nanoseconds deadline);
+  // kOffered or kQueued -> kSending. A first_page outside 0 .. num_pages, or an answer in another state, is an error
+  // and changes nothing.
   base::Status accept(std::int32_t first_page);
   // The next chunk to send, layer by layer; empty when no ready layer has any left.
   std::optional<Chunk> next_chunk(std::int32_t chunk_pages_max) const;
+  // The next `count` chunks, or as many as there are.
+  std::vector<Chunk> next_chunks(std::int32_t chunk_pages_max, std::int32_t count) const;
   // It went out, with these digests.
   void chunk_sent(const Chunk& chunk, std::span<const std::uint64_t> digests);
   // Every layer is ready, and all of its wanted pages went out.
@@ -96,13 +112,14 @@ class SendHandoff {
   base::Status done();
   // To kAborted, from any state that is not terminal. False, and no change, in a terminal one.
   bool abort(base::Status reason);
+  void set_deadline(base::Nanoseconds deadline) { deadline_ = deadline; }
   base::Nanoseconds deadline() const { return deadline_; }
   bool expired(base::Nanoseconds now) const { return !terminal() && now >= deadline_; }
 
  private:
   void enter(SendState state);
   const HandoffShape shape_;
-  const base::Nanoseconds deadline_;
+  base::Nanoseconds deadline_;
   SendState state_ = SendState::kOffered;
   base::Status status_;
   std::int32_t layers_ready_ = 0;
@@ -145,6 +162,7 @@ class ReceiveHandoff {
   // kVerifying -> kCommitted.
   void committed();
   bool abort(base::Status reason);
+  void set_deadline(base::Nanoseconds deadline) { deadline_ = deadline; }
   base::Nanoseconds deadline() const { return deadline_; }
   bool expired(base::Nanoseconds now) const { return !terminal() && now >= deadline_; }
 
@@ -153,7 +171,7 @@ class ReceiveHandoff {
   std::size_t index(std::int32_t layer, std::int32_t page) const;
   const HandoffShape shape_;
   const std::uint64_t digest_key_;
-  const base::Nanoseconds deadline_;
+  base::Nanoseconds deadline_;
   ReceiveState state_ = ReceiveState::kOffered;
   base::Status status_;
   std::int32_t first_page_ = 0;

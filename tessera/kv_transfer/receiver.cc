@@ -23,8 +23,10 @@ struct Receiver::Impl {
     SessionId session = 0;
     std::vector<kv_cache::Lease> leases;  // Once accepted.
     bool accept_unsent = false;           // The transport was full.
+    base::Nanoseconds patience{0};
     base::Nanoseconds started{0};
     std::int64_t source_page_bytes = 0;
+    bool said_queued = false;  // Unasked: the sender then offers no more, and only asks now and then.
   };
 
   // A handoff that was aborted here, until the peer has said that it sends no more of it.
@@ -182,6 +184,8 @@ struct Receiver::Impl {
       if (Live* handoff = find(key); handoff != nullptr) handle_data(key, *handoff, *data);
     } else if (const auto* commit = std::get_if<wire::Commit>(&parsed->body)) {
       handle_commit(key, header.session, *commit);
+    } else if (std::holds_alternative<wire::Queued>(parsed->body)) {
+      handle_question(key, header.session);
     } else if (find(key) != nullptr) {
       abort(key, base::data_loss("a message that only receivers send"), PeerMayWrite::kYes);
     }
@@ -204,8 +208,8 @@ struct Receiver::Impl {
 
   void handle_offer(const HandoffKey& key, const Session& session, const wire::Offer& offer) {
     if (key.id == 0) return;
-    if (const Live* handoff = find(key); handoff != nullptr) {  // Sent again: our answer may be lost.
-      if (!handoff->leases.empty()) send_accept(key);
+    if (find(key) != nullptr) {  // Sent again: our answer may be lost.
+      handle_question(key, session.id);
       return;
     }
     if (const Ended* end = find_ended(key, session.id); end != nullptr) {
@@ -234,6 +238,7 @@ struct Receiver::Impl {
                  session.id,
                  {},
                  false,
+                 patience,
                  now,
                  session.source.page_bytes()};
     live.emplace(key, std::move(handoff));
@@ -242,6 +247,34 @@ struct Receiver::Impl {
     event.kv_len = offer.kv_len;
     event.blob.assign(offer.blob.begin(), offer.blob.end());
     events.emplace_back(std::in_place_type<OfferReceived>, std::move(event));
+  }
+
+  // What became of an offer?
+  void handle_question(const HandoffKey& key, SessionId session) {
+    if (Live* handoff = find(key); handoff == nullptr) {
+      answer_ended(key, session);
+    } else if (handoff->machine.state() != ReceiveState::kOffered) {
+      send_accept(key);
+    } else {
+      handoff->machine.set_deadline(clock.now() + handoff->patience);
+      handoff->said_queued |= send(key.peer, session, key.id, wire::Queued{});
+    }
+  }
+
+  // Tells the senders of offers that the engine did not answer in its turn that they wait.
+  void say_queued() {
+    for (auto& [key, handoff] : live) {
+      if (handoff.said_queued || handoff.machine.state() != ReceiveState::kOffered) continue;
+      handoff.said_queued = send(key.peer, handoff.session, key.id, wire::Queued{});
+    }
+  }
+
+  void answer_ended(const HandoffKey& key, SessionId session) {
+    if (const Ended* end = find_ended(key, session); end != nullptr) {
+      send(key.peer, session, key.id, end->answer);
+    } else {
+      send(key.peer, session, key.id, wire::Abort{base::not_found("handoff: unknown to the decode engine")});
+    }
   }
 
   void send_accept(const HandoffKey& key) {
@@ -303,11 +336,7 @@ struct Receiver::Impl {
       if (!noted.ok()) abort(key, noted, PeerMayWrite::kYes);
       return;
     }
-    if (const Ended* end = find_ended(key, session); end != nullptr) {
-      send(key.peer, session, key.id, end->answer);
-    } else {
-      send(key.peer, session, key.id, wire::Abort{base::not_found("handoff: unknown to the decode engine")});
-    }
+    answer_ended(key, session);
   }
 
   // The last check, over all pages: what came in the meantime (an eviction of the cached prefix that should not have
@@ -337,6 +366,7 @@ struct Receiver::Impl {
   }
 
   bool tick() {
+    say_queued();
     bool worked = false;
     std::int32_t messages = 0;
     for (; messages < options.messages_per_tick; ++messages) {
@@ -406,6 +436,7 @@ base::Status Receiver::accept(const HandoffKey& key, std::span<const kv_cache::L
   TESSERA_CHECK(std::ssize(leases) == num_pages, std::to_string(leases.size()) + " leases");
   TESSERA_CHECK(cached_pages >= 0 && cached_pages <= num_pages, std::to_string(cached_pages) + " cached pages");
   handoff->machine.accept(cached_pages);
+  handoff->machine.set_deadline(impl_->clock.now() + handoff->patience);
   handoff->leases.assign(leases.begin(), leases.end());
   impl_->send_accept(key);
   return base::ok_status();

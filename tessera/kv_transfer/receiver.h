@@ -2,10 +2,11 @@
 // bounded number of messages, stores what they bring and checks its digest. Used from the engine's thread.
 //
 // Pages are the engine's. It is asked by OfferReceived and answers accept (with leases for every logical page) or
-// reject. After accept exactly one of HandoffCommitted and HandoffAborted follows; until then the engine keeps the
-// leases and leaves the pages alone. On HandoffAborted the engine first quarantines the pages that the event lists,
-// then releases all leases; pages that were quarantined because a write may be in flight are free for use again once
-// HandoffFenced lists them (kv_cache::PagePool::fence).
+// reject, whenever it likes: until then the sender is told that its offer waits. After accept exactly one of
+// HandoffCommitted and HandoffAborted follows; until then the engine keeps the leases and leaves the pages alone. On
+// HandoffAborted the engine first quarantines the pages that the event lists, then releases all leases; pages that were
+// quarantined because a write may be in flight are free for use again once HandoffFenced lists them
+// (kv_cache::PagePool::fence).
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@ struct ReceiverOptions {
   std::string model_digest;
   std::int32_t kv_len_max = 0;  // Longer offers are refused before the engine hears of them.
   std::int32_t chunk_pages_max = 16;
-  std::int32_t messages_per_tick = 32;  // Bounds what one tick takes of the engine's time.
-  std::int32_t handoffs_max = 256;      // Live at once; more are refused with resource_exhausted.
-  base::Nanoseconds timeout{30'000'000'000};
+  std::int32_t messages_per_tick = 32;        // Bounds what one tick takes of the engine's time.
+  std::int32_t handoffs_max = 256;            // Live at once; more are refused with resource_exhausted.
+  base::Nanoseconds timeout{30'000'000'000};  // Of a sender's silence, and of a transfer; never above the sender's own.
   base::Nanoseconds resend_interval{200'000'000};
 };
 

@@ -17,6 +17,8 @@ namespace {
 
 // Messages read in one tick: answers are few and small.
 constexpr int kMessagesPerTick = 256;
+// How often a receiver is asked whether it still keeps an offer; more often where the timeout is short.
+constexpr base::Nanoseconds kSignOfLifeInterval = std::chrono::seconds(1);
 
 std::uint64_t random_number() {
   std::random_device device;
@@ -60,6 +62,7 @@ struct Sender::Impl {
   Endpoint& endpoint;
   const base::Clock& clock;
   const SenderOptions options;
+  const base::Nanoseconds sign_of_life_interval = std::min(kSignOfLifeInterval, options.timeout / 4);
   const SessionId session = random_number();
   const std::uint64_t digest_key = random_number();
   std::unique_ptr<ChunkGatherer> gatherer;
@@ -95,7 +98,7 @@ struct Sender::Impl {
     HandoffStatistics s;
     s.duration = clock.now() - handoff.started;
     const auto peer = peers.find(handoff.peer);
-    if (handoff.machine.state() == SendState::kOffered || peer == peers.end()) return s;
+    if (!handoff.machine.accepted() || peer == peers.end()) return s;
     s.pages_cached = handoff.machine.first_page();
     s.pages = handoff.machine.shape().num_pages - s.pages_cached;
     s.bytes_before = s.pages * pool.layout().page_bytes();
@@ -139,7 +142,8 @@ struct Sender::Impl {
     for (auto it = live.begin(); it != live.end();) {
       Live& handoff = *it++;
       if (handoff.peer != peer) continue;
-      if (!offered_too && handoff.machine.state() == SendState::kOffered) {
+      if (!offered_too && !handoff.machine.accepted()) {
+        if (handoff.machine.state() == SendState::kQueued) handoff.machine.offer_again(clock.now() + options.timeout);
         handoff.next_send = base::Nanoseconds{0};
       } else {
         abort(handoff, reason, TellPeer::kNo);
@@ -195,11 +199,7 @@ struct Sender::Impl {
     Peer& peer = it->second;
     if (const auto* theirs = std::get_if<wire::Hello>(&body)) {
       if (peer.state != PeerState::kGreeting) return;  // A second answer to a hello that was sent again.
-      base::Status compatible = wire::check_compatible(hello(), *theirs);
-      if (compatible.ok() && theirs->layout.page_layer_bytes() > pool.layout().page_layer_bytes()) {
-        compatible = base::invalid_argument("handoff: a page is larger in the decode engine's format than in ours");
-      }
-      if (!compatible.ok()) {
+      if (const base::Status compatible = wire::check_compatible(hello(), *theirs); !compatible.ok()) {
         refuse(from, peer, compatible);
         return;
       }
@@ -231,11 +231,13 @@ struct Sender::Impl {
 
   void handle_handoff(Live& handoff, const wire::Body& body) {
     if (const auto* accept = std::get_if<wire::Accept>(&body)) {
-      const bool repeated = handoff.machine.state() != SendState::kOffered &&
-                            handoff.machine.first_page() == accept->first_page;  // Our Offer was sent again.
-      if (repeated) return;
+      // Repeated, because we asked again.
+      if (handoff.machine.accepted() && handoff.machine.first_page() == accept->first_page) return;
       const base::Status accepted = handoff.machine.accept(accept->first_page);
+      if (accepted.ok()) handoff.machine.set_deadline(clock.now() + options.timeout);
       if (!accepted.ok()) abort(handoff, accepted, TellPeer::kYes);
+    } else if (std::holds_alternative<wire::Queued>(body)) {
+      if (handoff.machine.queued()) handoff.next_send = clock.now() + sign_of_life_interval;
     } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
       abort(handoff, reject->reason, TellPeer::kNo);
     } else if (std::holds_alternative<wire::Done>(body)) {
@@ -263,12 +265,14 @@ struct Sender::Impl {
         offer.kv_len = handoff.machine.shape().kv_len;
         offer.num_pages = handoff.machine.shape().num_pages;
         offer.digest_key = digest_key;
-        offer.timeout_ns = (handoff.started + options.timeout - now).count();
+        offer.timeout_ns = options.timeout.count();
         offer.blob = handoff.blob;
         if (!send(handoff.peer, session, handoff.id, offer)) return false;
         handoff.next_send = now + options.resend_interval;
         return true;
       }
+      case SendState::kQueued:
+        return ask(handoff, now);
       case SendState::kSending:
         return send_chunks(handoff, peer, chunk_budget);
       case SendState::kAwaitingCommit:
@@ -280,6 +284,16 @@ struct Sender::Impl {
         break;
     }
     TESSERA_CHECK(false, "a handoff that ended is not live");
+  }
+
+  // Shows life, and wants a sign of the peer's. Only from here on is the peer silent: what keeps this engine itself
+  // from asking does not count.
+  bool ask(Live& handoff, base::Nanoseconds now) {
+    if (now < handoff.next_send) return false;
+    if (handoff.machine.deadline() == kNoDeadline) handoff.machine.set_deadline(now + options.timeout);
+    if (!send(handoff.peer, session, handoff.id, wire::Queued{})) return false;
+    handoff.next_send = now + sign_of_life_interval;
+    return true;
   }
 
   bool send_commit(const Live& handoff) {
@@ -301,8 +315,8 @@ struct Sender::Impl {
     if (!drain(handoff.peer, peer)) return false;
     const Gathering gathered = gather(handoff, peer, budget);
     if (gathered == Gathering::kEnded) return true;
-    const bool drained = drain(handoff.peer, peer);
-    if (!drained || !handoff.machine.all_sent() || !send_commit(handoff)) return gathered == Gathering::kSome;
+    if (!drain(handoff.peer, peer) || !handoff.machine.all_sent() || !send_commit(handoff))
+      return gathered == Gathering::kSome;
     handoff.machine.commit_sent();
     handoff.next_send = clock.now() + options.resend_interval;
     return true;
@@ -312,7 +326,7 @@ struct Sender::Impl {
   // check ends the handoff.
   enum class Gathering : std::uint8_t { kNothing, kSome, kEnded };
   Gathering gather(Live& handoff, Peer& peer, std::int32_t& budget) {
-    const std::vector<Chunk> chunks = next_chunks(handoff, peer, budget);
+    const std::vector<Chunk> chunks = handoff.machine.next_chunks(peer.chunk_pages, budget);
     if (chunks.empty()) return Gathering::kNothing;
     budget -= static_cast<std::int32_t>(chunks.size());
 
@@ -336,20 +350,6 @@ struct Sender::Impl {
     return Gathering::kSome;
   }
 
-  // The chunks that follow what was sent; the state machine itself moves on only when they are.
-  std::vector<Chunk> next_chunks(const Live& handoff, const Peer& peer, std::int32_t count) const {
-    std::vector<Chunk> chunks;
-    SendHandoff ahead = handoff.machine;
-    while (std::ssize(chunks) < count) {
-      const std::optional<Chunk> chunk = ahead.next_chunk(peer.chunk_pages);
-      if (!chunk.has_value()) break;
-      const std::vector<std::uint64_t> unknown(static_cast<std::size_t>(chunk->num_pages), 0);
-      ahead.chunk_sent(*chunk, unknown);
-      chunks.push_back(*chunk);
-    }
-    return chunks;
-  }
-
   bool tick() {
     bool worked = false;
     int messages = 0;
@@ -361,15 +361,6 @@ struct Sender::Impl {
     }
     const base::Nanoseconds now = clock.now();
     if (messages < kMessagesPerTick) forget_gone_peers();
-    for (auto it = live.begin(); it != live.end();) {
-      Live& handoff = *it++;
-      if (!handoff.machine.expired(now)) continue;
-      abort(handoff,
-            base::Status(base::StatusCode::kDeadlineExceeded,
-                         std::string("handoff took too long; it was ") + send_state_name(handoff.machine.state())),
-            TellPeer::kYes);
-      worked = true;
-    }
     for (auto& [id, peer] : peers) {
       const bool wanted = std::ranges::any_of(live, [&](const Live& handoff) { return handoff.peer == id; });
       if (peer.state != PeerState::kGreeting || !wanted || now < peer.next_hello) continue;
@@ -381,7 +372,12 @@ struct Sender::Impl {
     std::int32_t chunk_budget = options.chunks_per_tick;
     for (auto it = live.begin(); it != live.end();) {
       Live& handoff = *it++;
-      worked = advance(handoff, now, chunk_budget) || worked;
+      const bool expired = handoff.machine.expired(now);
+      if (expired) {
+        const std::string was = send_state_name(handoff.machine.state());
+        abort(handoff, {base::StatusCode::kDeadlineExceeded, "handoff took too long; it was " + was}, TellPeer::kYes);
+      }
+      worked = expired || advance(handoff, now, chunk_budget) || worked;
     }
     for (auto it = endings.begin(); it != endings.end();) {
       resend_abort(it->first, it->second, now);
@@ -471,6 +467,10 @@ bool Sender::tick() { return impl_->tick(); }
 std::vector<SendEvent> Sender::take_events() { return std::exchange(impl_->events, {}); }
 
 std::int64_t Sender::live() const { return std::ssize(impl_->live); }
+
+std::int64_t Sender::accepted() const {
+  return std::ranges::count_if(impl_->live, [](const Impl::Live& handoff) { return handoff.machine.accepted(); });
+}
 
 std::optional<base::Nanoseconds> Sender::next_deadline() const {
   std::optional<base::Nanoseconds> next;

@@ -25,12 +25,12 @@
 namespace tessera::kv_transfer {
 
 struct SenderOptions {
-  std::string model_digest;           // Receivers must have the same.
-  std::int32_t kv_len_max = 0;        // Longest sequence that is ever offered.
-  std::int32_t chunk_pages = 16;      // Pages of one layer in a message, at most.
-  std::int32_t chunks_per_tick = 16;  // Bounds what one tick takes of the engine's time.
-  std::int32_t handoffs_max = 256;    // Live at once.
-  base::Nanoseconds timeout{30'000'000'000};
+  std::string model_digest;                        // Receivers must have the same.
+  std::int32_t kv_len_max = 0;                     // Longest sequence that is ever offered.
+  std::int32_t chunk_pages = 16;                   // Pages of one layer in a message, at most.
+  std::int32_t chunks_per_tick = 16;               // Bounds what one tick takes of the engine's time.
+  std::int32_t handoffs_max = 256;                 // Live at once.
+  base::Nanoseconds timeout{30'000'000'000};       // Of a receiver's silence, and of a transfer; see handoff.h.
   base::Nanoseconds resend_interval{200'000'000};  // Of control messages that were not answered.
 };
 
@@ -86,6 +86,8 @@ class Sender {
   std::vector<SendEvent> take_events();
 
   std::int64_t live() const;
+  // Of them, those that a receiver has given pages to: the others wait for its room.
+  std::int64_t accepted() const;
   // When tick must be called next even if nothing arrives (a deadline, a resend); empty when nothing is live.
   std::optional<base::Nanoseconds> next_deadline() const;
   std::optional<SendState> state(HandoffId id) const;  // Empty once it is over.

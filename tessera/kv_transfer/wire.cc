@@ -248,6 +248,9 @@ base::Result<Body> parse_body(MessageType type, std::span<const std::byte> body)
     case MessageType::kAbortAck:
       if (!body.empty()) return base::failure(malformed("an AbortAck with a body"));
       return AbortAck{};
+    case MessageType::kQueued:
+      if (!body.empty()) return base::failure(malformed("a Queued with a body"));
+      return Queued{};
   }
   return base::failure(malformed("unknown type " + std::to_string(static_cast<int>(type))));
 }
@@ -339,6 +342,7 @@ struct BodyWriter {
     return MessageType::kAbort;
   }
   MessageType operator()(const AbortAck&) const { return MessageType::kAbortAck; }
+  MessageType operator()(const Queued&) const { return MessageType::kQueued; }
 };
 
 }  // namespace

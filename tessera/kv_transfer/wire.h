@@ -29,7 +29,7 @@ using SessionId = std::uint64_t;
 namespace wire {
 
 inline constexpr std::uint32_t kMagic = 0x564b5354u;  // "TSKV"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::int64_t kHeaderBytes = 48;
 inline constexpr std::int64_t kModelDigestBytesMax = 128;
 inline constexpr std::int64_t kReasonBytesMax = 512;
@@ -48,6 +48,7 @@ enum class MessageType : std::uint16_t {
   kDone = 7,
   kAbort = 8,
   kAbortAck = 9,
+  kQueued = 10,
 };
 
 struct Header {
@@ -71,7 +72,7 @@ struct Offer {
   std::int32_t kv_len = 0;       // Tokens of KV, >= 1.
   std::int32_t num_pages = 0;    // ceil(kv_len / page_size)
   std::uint64_t digest_key = 0;  // Of all page digests of this handoff.
-  std::int64_t timeout_ns = 0;   // How long the sender waits, from now. A duration: clocks need not agree.
+  std::int64_t timeout_ns = 0;   // How long the sender bears silence. A duration: clocks need not agree.
   std::span<const std::byte> blob;
 };
 
@@ -113,7 +114,11 @@ struct Abort {
 // The answer to Abort: the one who sends it sends nothing more of this handoff.
 struct AbortAck {};
 
-using Body = std::variant<Hello, Offer, Accept, Reject, PageData, Commit, Done, Abort, AbortAck>;
+// Receiver to sender: the offer waits for pages. Sender to receiver, now and then while it does: the offer stands; does
+// it still wait? Both are signs of life, and no deadline runs between two that live.
+struct Queued {};
+
+using Body = std::variant<Hello, Offer, Accept, Reject, PageData, Commit, Done, Abort, AbortAck, Queued>;
 
 // Views in it (blob, digests, images) point into the bytes that were parsed.
 struct Message {

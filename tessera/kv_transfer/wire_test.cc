@@ -58,7 +58,8 @@ std::vector<std::vector<std::byte>> samples() {
           encode(7, 8, Commit{42}),
           encode(7, 8, Done{}),
           encode(7, 8, Abort{base::corruption("digest")}),
-          encode(7, 8, AbortAck{})};
+          encode(7, 8, AbortAck{}),
+          encode(7, 8, Queued{})};
 }
 
 template <typename T>
@@ -110,7 +111,7 @@ TEST(Wire, BytesAreAsDocumented) {
   std::vector<std::byte> message = encode(0x0102030405060708u, 0x1112131415161718u, Accept{0x21222324});
   ASSERT_EQ(message.size(), 52u);
   std::fill(message.begin() + 32, message.begin() + 48, std::byte{0});
-  EXPECT_EQ(message, bytes_of({'T',  'S',  'K',  'V',  1,    0,    3, 0, 8, 7, 6, 5, 4,    3,    2,    1,   0x18, 0x17,
+  EXPECT_EQ(message, bytes_of({'T',  'S',  'K',  'V',  2,    0,    3, 0, 8, 7, 6, 5, 4,    3,    2,    1,   0x18, 0x17,
                                0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 4, 0, 0, 0, 0, 0, 0,    0,    0,    0,   0,    0,
                                0,    0,    0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0x24, 0x23, 0x22, 0x21}));
 }
@@ -195,12 +196,12 @@ TEST(Wire, OtherTypesAndVersionsAreNamed) {
   seal(message);
   EXPECT_EQ(parse(message).error().status.code(), StatusCode::kDataLoss);
   message = encode(7, 8, Done{});
-  put(message, 4, std::uint16_t{2});
+  put(message, 4, std::uint16_t{3});
   seal(message);
   const auto parsed = parse(message);
   ASSERT_FALSE(parsed.has_value());
   EXPECT_EQ(parsed.error().status.code(), StatusCode::kUnimplemented);
-  EXPECT_NE(parsed.error().status.message().find("version 2"), std::string::npos);
+  EXPECT_NE(parsed.error().status.message().find("version 3"), std::string::npos);
 }
 
 TEST(Wire, ReservedBytesAreZero) {

@@ -132,24 +132,6 @@ TEST(HandoffFailure, ASilentPeerEndsTheSequenceAtTheDeadline) {
   harness.expect_pages_balance();
 }
 
-TEST(HandoffFailure, ADecodeQueueLongerThanTheSendersPatience) {
-  HarnessOptions options;
-  options.pages = 10;
-  options.handoff_timeout = std::chrono::milliseconds(10);
-  ServingHarness harness(options);
-  const auto first_prompt = make_prompt(1, 20);
-  const auto first = harness.submit(first_prompt, 20);
-  // Enough steps that the second one's offer is given up before there is room.
-  const auto second = harness.submit(make_prompt(2, 30), 5);
-  ASSERT_TRUE(harness.run_until([&] { return harness.decode().loop().stats().waiting == 1; }));
-  harness.clock().advance(std::chrono::milliseconds(20));
-  harness.run_until_ended();
-  EXPECT_THAT(harness.heard(first).ids(), ElementsAreArray(harness.expected(first_prompt, 20)));
-  ASSERT_TRUE(harness.heard(second).failed.has_value());
-  EXPECT_EQ(harness.heard(second).failed->code(), base::StatusCode::kDeadlineExceeded);
-  harness.expect_pages_balance();
-}
-
 TEST(HandoffFailure, AnAllocationThatFailsOnTheDecodeSideIsTriedAgain) {
   for (std::int64_t n = 1; n <= 8; ++n) {
     ServingHarness harness({});

@@ -56,6 +56,7 @@ ServingHarness::ServingHarness(const HarnessOptions& options)
   config.running_max = options.running_max;
   config.chunked_prefill_size = options.chunk;
   config.handoff.timeout = options.handoff_timeout;
+  config.handoff.prefill_ahead_max = options.prefill_ahead_max;
   config.handoff.chunk_pages = 3;
   config.observer = options.first_observer;
   first_ = make_engine(

@@ -37,6 +37,7 @@ struct HarnessOptions {
   ops::KvFormat prefill_kv = ops::KvFormat::kBF16;
   ops::KvFormat decode_kv = ops::KvFormat::kF8E4M3;
   base::Nanoseconds handoff_timeout = std::chrono::seconds(120);
+  std::int64_t prefill_ahead_max = 16;
   engine::StepObserver* first_observer = nullptr;   // Of the unified or prefill engine.
   engine::StepObserver* decode_observer = nullptr;  // Of the decode engine.
   std::function<void()> before_decode_forward;
