@@ -22,6 +22,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/kv_transfer/loopback_transport.h"
 #include "tessera/models/model.h"
+#include "tessera/ops/kv_conversion.h"
 #include "tessera/router/router.h"
 #include "tessera/server/http_server.h"
 #include "tessera/server/service.h"
@@ -56,6 +57,14 @@ ops::KvFormat kv_format(const ServeOptions& options, request::EngineRole role) {
   if (wanted == "fp8_e4m3") return ops::KvFormat::kF8E4M3;
   if (wanted == "f32") return ops::KvFormat::kF32;
   return role == request::EngineRole::kDecode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
+}
+
+// Whether the two pools of a split server can hand over pages, known before anything is loaded.
+base::Status check_kv_formats(const ServeOptions& options) {
+  if (options.role == "unified") return base::ok_status();
+  return ops::check_conversion(kv_format(options, request::EngineRole::kPrefill),
+                               kv_format(options, request::EngineRole::kDecode))
+      .with_context("--prefill-kv-cache-dtype and --decode-kv-cache-dtype");
 }
 
 std::int64_t machine_memory_bytes() {
@@ -125,6 +134,7 @@ class Serving {
  public:
   static base::Result<std::unique_ptr<Serving>> start(const ServeOptions& options) {
     auto serving = std::unique_ptr<Serving>(new Serving());
+    TESSERA_RETURN_IF_ERROR(check_kv_formats(options));
     TESSERA_RETURN_IF_ERROR(serving->load(options));
     TESSERA_RETURN_IF_ERROR(serving->make_engines(options));
     TESSERA_RETURN_IF_ERROR(serving->make_server(options));

@@ -13,6 +13,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/limits.h"
+#include "tessera/ops/kv_conversion.h"
 
 namespace tessera::kv_transfer::wire {
 
@@ -417,15 +418,11 @@ base::Status check_compatible(const Hello& sender, const Hello& receiver) {
       return base::invalid_argument("handoff: the scale groups of a KV part differ");
     }
   }
-  using ops::KvFormat;
-  const bool convertible = from.format == to.format ||
-                           (from.format == KvFormat::kBF16 && to.format == KvFormat::kF8E4M3) ||
-                           (from.format == KvFormat::kF32 && to.format == KvFormat::kBF16);
-  if (!convertible) {
-    return base::invalid_argument(std::string("handoff: no conversion of KV from ") + ops::kv_format_name(from.format) +
-                                  " to " + ops::kv_format_name(to.format));
-  }
+  TESSERA_RETURN_IF_ERROR(ops::check_conversion(from.format, to.format).with_context("handoff"));
   const std::int64_t least = page_data_bytes(1, to.page_layer_bytes());
+  if (to.page_layer_bytes() > from.page_layer_bytes()) {
+    return base::invalid_argument("handoff: a page is larger in the decode engine's format than in prefill's");
+  }
   const std::int64_t most = std::min(sender.message_bytes_max, receiver.message_bytes_max);
   if (most < least) return differ("the largest message, against one page of KV,", most, least);
   return base::ok_status();

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/kv_conversion.h"
 
 namespace tessera::ops {
 
@@ -134,10 +135,8 @@ void check_params(const GatherPagesParams& p) {
   KvLayout same = p.target;
   same.format = p.source.layout.format;
   TESSERA_CHECK(same == p.source.layout, "gather changes nothing but the format");
-  const KvFormat from = p.source.layout.format;
-  TESSERA_CHECK(p.target.format == from || (from == KvFormat::kBF16 && p.target.format == KvFormat::kF8E4M3) ||
-                    (from == KvFormat::kF32 && p.target.format == KvFormat::kBF16),
-                fmt::format("no conversion from {} to {}", kv_format_name(from), kv_format_name(p.target.format)));
+  const base::Status convertible = check_conversion(p.source.layout.format, p.target.format);
+  TESSERA_CHECK(convertible.ok(), convertible.message());
   check_cache(KvCacheView{p.target, p.source.base, p.source.num_pages}, p.layer);
   TESSERA_CHECK(p.num_pages == 0 || (p.images != nullptr && p.digests != nullptr));
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/ops/kv_conversion.h"
 #include "tessera/router/router_state.h"
 
 namespace tessera::router {
@@ -50,6 +51,14 @@ base::Result<std::unique_ptr<Router>> Router::create(const RouterOptions& option
         fmt::format("a router needs unified engines only, or prefill and decode engines; it was given {} unified, {} "
                     "prefill and {} decode",
                     unified, prefill, decode)));
+  }
+  for (const request::EngineEndpoint* from : engines) {
+    for (const request::EngineEndpoint* to : engines) {
+      if (from->info().role != EngineRole::kPrefill || to->info().role != EngineRole::kDecode) continue;
+      TESSERA_RETURN_IF_ERROR(
+          ops::check_conversion(from->info().kv_format, to->info().kv_format)
+              .with_context(fmt::format("prefill engine {} and decode engine {}", from->info().id, to->info().id)));
+    }
   }
   return std::unique_ptr<Router>(new Router(std::move(state)));
 }

@@ -62,8 +62,8 @@ struct RouterSnapshot {
 class Router {
  public:
   // The endpoints and the queue outlive the router. Every engine sends its events to `events`. There must be either
-  // unified engines only, or at least one prefill and one decode engine, all with the same page size; invalid_argument
-  // otherwise.
+  // unified engines only, or at least one prefill and one decode engine, all with the same page size, and each
+  // prefill engine's KV format converts to each decode engine's; invalid_argument otherwise.
   static base::Result<std::unique_ptr<Router>> create(const RouterOptions& options,
                                                       std::vector<request::EngineEndpoint*> engines,
                                                       request::EngineEventQueue& events, const base::Clock& clock);

@@ -109,6 +109,18 @@ class RouterTest : public testing::Test {
   std::unique_ptr<Router> router_;
 };
 
+TEST_F(RouterTest, RefusesAPairWhoseKvCannotBeConverted) {
+  Puppet prefill(1, EngineRole::kPrefill);
+  Puppet decode(2, EngineRole::kDecode);
+  prefill.info_.kv_format = ops::KvFormat::kF8E4M3;
+  decode.info_.kv_format = ops::KvFormat::kBF16;
+  const auto made = Router::create({}, {&prefill, &decode}, events_, clock_);
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code(), base::StatusCode::kInvalidArgument);
+  EXPECT_THAT(made.error().message(),
+              HasSubstr("engine 1 and decode engine 2: KV pages: no conversion from fp8_e4m3 to bf16"));
+}
+
 TEST_F(RouterTest, RefusesEnginesThatDoNotGoTogether) {
   const auto refusal = [&](std::vector<request::EngineEndpoint*> engines) {
     auto made = Router::create({}, std::move(engines), events_, clock_);

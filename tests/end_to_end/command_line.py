@@ -123,6 +123,10 @@ def check_bad_flags(tessera, model):
         (["--page-size", "0"], ["--page-size"]),
         (["--kv-cache-dtype", "int8"], ["--kv-cache-dtype"]),
         (["--kv-cache-dtype", "f32"], ["f32", "simd"]),
+        (["--prefill-kv-cache-dtype", "fp8_e4m3", "--decode-kv-cache-dtype", "bf16"],
+         ["--decode-kv-cache-dtype", "no conversion from fp8_e4m3 to bf16; possible: fp8_e4m3"]),
+        (["--backend", "reference", "--prefill-kv-cache-dtype", "f32"],
+         ["no conversion from f32 to fp8_e4m3; possible: f32, bf16"]),
         (["--no-such-flag"], ["--no-such-flag"]),
     ):
         result = subprocess.run([tessera.path, "serve", "--model", model, *flags, "--once", "x"], capture_output=True,
