@@ -217,6 +217,12 @@ bool EngineLoop::begin(Sequence& sequence, std::vector<kv_cache::Lease> prefix) 
   }
   sequence.computed = hits * config_.page_size;
   sequence.started = parts_.clock.now();
+  // Once a prompt: not when it is computed again after a preemption, here or (with tokens to replay) on another engine.
+  const bool first_time = sequence.report.prompt_tokens == 0 && sequence.generated.empty();
+  if (first_time || config_.role == EngineRole::kDecode) {
+    counters_.prefix_query_tokens += sequence.prompt_tokens();
+    counters_.prefix_hit_tokens += sequence.computed;
+  }
   if (config_.role == EngineRole::kDecode) {
     sequence.state = SequenceState::kReceiving;
     if (base::Status status = accept(sequence, hits); !status.ok()) {

@@ -102,8 +102,6 @@ request::EngineStats EngineLoop::stats() const {
   stats.pages_leased = pages.leased;
   stats.pages_cached = pages.cached;
   stats.pages_quarantined = pages.quarantined;
-  stats.prefix_query_tokens = cache_->queries();
-  stats.prefix_hit_tokens = cache_->hit_tokens();
   stats.check_ns = runner_->check_ns();
   stats.step_ns = runner_->step_ns();
   return stats;

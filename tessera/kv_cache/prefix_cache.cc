@@ -199,8 +199,6 @@ std::vector<Lease> PrefixCache::match(const PrefixScope& scope, std::span<const 
     state_->touch(node);
     leases.push_back(state_->pool.share(state_->stream, node.page));
   });
-  queries_ += std::ssize(tokens);
-  hit_tokens_ += std::ssize(leases) * state_->pool.layout().page_size;
   return leases;
 }
 

@@ -48,16 +48,12 @@ class PrefixCache {
 
   // Pages that evict could free now: those with no lease on them or on any page below. Constant time.
   std::int64_t evictable() const;
-  std::int64_t pages() const;                        // All that it holds.
-  std::int64_t queries() const { return queries_; }  // Tokens asked for.
-  std::int64_t hit_tokens() const { return hit_tokens_; }
+  std::int64_t pages() const;  // All that it holds.
 
  private:
   struct Node;
   struct State;
   std::unique_ptr<State> state_;
-  std::int64_t queries_ = 0;
-  std::int64_t hit_tokens_ = 0;
 };
 
 }  // namespace tessera::kv_cache

@@ -113,8 +113,6 @@ TEST_F(PrefixCacheTest, FindsTheLongestCommonPrefixOfWholePages) {
   const std::vector<Lease> leases = cache_->match(scope_, tokens_of({1, 2, 3, 4}), 2);
   ASSERT_EQ(leases.size(), 2u);
   EXPECT_EQ(pool_->position(leases[1].page), 1);
-  EXPECT_EQ(cache_->queries(), 12 + 16);
-  EXPECT_EQ(cache_->hit_tokens(), 8);
   release(leases);
   expect_sound();
 }

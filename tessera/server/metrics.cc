@@ -171,8 +171,15 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
     sum.waiting += stats.waiting;
     sum.running += stats.running;
     sum.handoffs_failed += stats.handoffs_failed;
-    sum.prefix_query_tokens += stats.prefix_query_tokens;
-    sum.prefix_hit_tokens += stats.prefix_hit_tokens;
+    counter("prefix_cache_queries_total",
+            "Prompt tokens of admitted sequences, looked up in this engine's prefix cache.",
+            static_cast<double>(stats.prefix_query_tokens));
+    counter("prefix_cache_hits_total", "Of them, those that were found.", static_cast<double>(stats.prefix_hit_tokens));
+    // What a decode engine finds of a handed-over prompt spares sending, not computing: it is not counted again.
+    if (info.role != request::EngineRole::kDecode) {
+      sum.prefix_query_tokens += stats.prefix_query_tokens;
+      sum.prefix_hit_tokens += stats.prefix_hit_tokens;
+    }
     sum.preemptions += stats.preemptions;
     const std::int64_t used = stats.pages_leased + stats.pages_quarantined;
     if (stats.pages_total > 0) {
