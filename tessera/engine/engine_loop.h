@@ -91,6 +91,7 @@ class EngineLoop {
   void fail(Sequence& sequence, base::Status status);
   void fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where);
   void preempt(Sequence& sequence);
+  void count_time(Sequence& sequence);
   void drop(Sequence& sequence);  // Without an event: the client left, or the sequence lives on elsewhere.
   void publish_stats(Turn turn);
   void audit_when_idle();

@@ -29,16 +29,26 @@ std::string failed_check_names(std::uint32_t bits) {
 
 }  // namespace
 
+// Lays the time since the sequence's current phase began to that phase. A prefill engine has only one, which ended when
+// the prompt was computed.
+void EngineLoop::count_time(Sequence& sequence) {
+  if (sequence.state != SequenceState::kComputing || config_.role == request::EngineRole::kPrefill) return;
+  const base::Nanoseconds now = parts_.clock.now();
+  request::SequenceReport& report = sequence.report;
+  (sequence.computed < sequence.prompt_tokens() ? report.prefill_ns : report.decode_ns) +=
+      (now - sequence.started).count();
+  sequence.started = now;
+}
+
 void EngineLoop::finish(Sequence& sequence, request::FinishReason reason) {
-  if (config_.role != request::EngineRole::kPrefill) {
-    sequence.report.decode_ns += (parts_.clock.now() - sequence.started).count();
-  }
+  count_time(sequence);
   pages_->release(sequence);
   outbox_.add(request::SequenceFinished{sequence.spec.id, reason, sequence.report});
   table_.erase(sequence.spec.id);
 }
 
 void EngineLoop::fail(Sequence& sequence, base::Status status) {
+  count_time(sequence);
   if (!sequence.aborted) outbox_.add(request::SequenceFailed{sequence.spec.id, std::move(status), sequence.report});
   drop(sequence);
 }
@@ -51,6 +61,7 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
       "found {:#x}; {} pages held",
       info_.id, failed_check_names(verdict.failed_checks), where, sequence.spec.request_id, sequence.spec.id,
       verdict.logical_page, verdict.page_id, verdict.expected, verdict.found, sequence.leases.size());
+  count_time(sequence);
   pages_->quarantine(sequence, verdict);
   fail(sequence, base::corruption("an integrity check of the request's KV cache failed; the request was ended"));
 }
@@ -58,8 +69,8 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
 void EngineLoop::preempt(Sequence& sequence) {
   ++counters_.preemptions;
   ++sequence.report.preemptions;
+  count_time(sequence);
   if (config_.role == request::EngineRole::kDecode) {
-    sequence.report.decode_ns += (parts_.clock.now() - sequence.started).count();
     outbox_.add(request::SequencePreempted{sequence.spec.id, std::move(sequence.generated), sequence.report});
     drop(sequence);
     return;

@@ -8,6 +8,34 @@ namespace {
 
 using std::chrono::seconds;
 
+TEST(Report, DecodeTimeBeforeAPreemptionCounts) {
+  for (const Pools pools : {Pools::kUnified, Pools::kSplit}) {
+    HarnessOptions options;
+    options.pools = pools;
+    options.pages = 12;
+    ServingHarness harness(options);
+    harness.submit(make_prompt(1, 16), 26);
+    const auto id = harness.submit(make_prompt(2, 16), 20);
+    ASSERT_TRUE(harness.run_until([&] { return harness.heard(id).tokens.size() >= 2; }));
+    const base::Nanoseconds begin = harness.clock().now();
+    // Slow steps until it loses its pages, quick ones afterwards.
+    while (harness.preemptions() == 0) {
+      ASSERT_FALSE(harness.heard(id).ended());
+      harness.clock().advance(seconds(1));
+      harness.turn();
+    }
+    const base::Nanoseconds before = harness.clock().now() - begin;
+    ASSERT_GT(before, seconds(2));
+    harness.run_until_ended();
+    const Heard heard = harness.heard(id);
+    ASSERT_TRUE(heard.finished.has_value());
+    EXPECT_EQ(heard.report.preemptions, 1);
+    EXPECT_GE(heard.report.decode_ns, (before - seconds(1)).count());
+    EXPECT_LE(heard.report.decode_ns, (before + seconds(1)).count());
+    harness.expect_pages_balance();
+  }
+}
+
 // The sums that the router's snapshot has of one engine.
 struct Looked {
   std::int64_t queries = 0;
