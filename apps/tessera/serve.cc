@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +18,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/logging.h"
+#include "tessera/base/machine_memory.h"
 #include "tessera/engine/engine.h"
 #include "tessera/kv_transfer/loopback_transport.h"
 #include "tessera/models/model.h"
@@ -67,12 +67,13 @@ base::Status check_kv_formats(const ServeOptions& options) {
       .with_context("--prefill-kv-cache-dtype and --decode-kv-cache-dtype");
 }
 
-std::int64_t machine_memory_bytes() {
-  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
-}
+// One part in so many of the memory is not planned with: requests, sockets, tokenizer, and the ops' working memory.
+constexpr std::int64_t kUnplannedShare = 16;
 
+// `remaining_bytes` of memory are neither in use nor planned for another engine.
 base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, const ops::Backend& backend,
-                                                 request::EngineRole role) {
+                                                 request::EngineRole role, const base::MachineMemory& memory,
+                                                 std::int64_t remaining_bytes) {
   engine::EngineConfig config;
   config.id = role == request::EngineRole::kDecode ? kDecodeEngine : kPrefillEngine;
   config.role = role;
@@ -95,10 +96,11 @@ base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, co
     const std::int64_t tokens = options.max_total_tokens > 0 ? options.max_total_tokens : kDefaultPoolTokens;
     config.pages = base::ceil_div(tokens, options.page_size);
   }
+  config.memory_budget_bytes = remaining_bytes;
   if (options.mem_fraction_static > 0.0) {
     const double share = role == request::EngineRole::kUnified ? 1.0 : 0.5;
-    config.memory_budget_bytes =
-        static_cast<std::int64_t>(static_cast<double>(machine_memory_bytes()) * options.mem_fraction_static * share);
+    const double wanted = static_cast<double>(memory.total_bytes) * options.mem_fraction_static * share;
+    config.memory_budget_bytes = std::min(remaining_bytes, static_cast<std::int64_t>(wanted));
   }
   return config;
 }
@@ -135,6 +137,8 @@ class Serving {
   static base::Result<std::unique_ptr<Serving>> start(const ServeOptions& options) {
     auto serving = std::unique_ptr<Serving>(new Serving());
     TESSERA_RETURN_IF_ERROR(check_kv_formats(options));
+    // Before the weights are loaded, which the plans count.
+    TESSERA_ASSIGN_OR_RETURN(serving->memory_, base::read_machine_memory());
     TESSERA_RETURN_IF_ERROR(serving->load(options));
     TESSERA_RETURN_IF_ERROR(serving->make_engines(options));
     TESSERA_RETURN_IF_ERROR(serving->make_server(options));
@@ -200,8 +204,11 @@ class Serving {
     const std::vector<EngineRole> roles = options.role == "unified"
                                               ? std::vector{EngineRole::kUnified}
                                               : std::vector{EngineRole::kPrefill, EngineRole::kDecode};
+    std::int64_t remaining = memory_.available_bytes - memory_.available_bytes / kUnplannedShare;
+    base::log().info("memory: {}; budget {} MiB", memory_.arithmetic, remaining >> 20);
     for (const EngineRole role : roles) {
-      TESSERA_ASSIGN_OR_RETURN(const engine::EngineConfig config, engine_config(options, *backend_, role));
+      TESSERA_ASSIGN_OR_RETURN(const engine::EngineConfig config,
+                               engine_config(options, *backend_, role, memory_, std::max<std::int64_t>(1, remaining)));
       engine::EngineParts parts{*model_, *backend_, events_, clock_, nullptr};
       if (role != EngineRole::kUnified) {
         parts.endpoint = transport_.make_endpoint(static_cast<kv_transfer::PeerId>(config.id));
@@ -209,6 +216,7 @@ class Serving {
       const std::string_view name = request::engine_role_name(role);
       auto made = engine::Engine::create(config, std::move(parts));
       if (!made.has_value()) return made.error().with_context(fmt::format("{} engine", name));
+      remaining -= (*made)->memory_plan().total();
       const request::EngineInfo& info = (*made)->info();
       base::log().info(
           "{} engine: weights {}, KV {}, {} pages of {} tokens ({} tokens), context {}, {} sequences at once\n{}", name,
@@ -246,6 +254,7 @@ class Serving {
   }
 
   base::SystemClock clock_;
+  base::MachineMemory memory_;  // As it was before anything was loaded.
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::unique_ptr<const text::ChatFormat> chat_format_;

@@ -136,6 +136,10 @@ def check_bad_flags(tessera, model):
     assert "--api-key" in message, message
     message = tessera.run("serve", "--model", model, "--mem-fraction-static", "0.011", "--once", "x", expect=1).stderr
     assert "budget" in message, message
+    # Without that flag there is a budget too: what the machine has.
+    for flags in (["--max-total-tokens", "1000000000"], ["--decode-pages", "15000000"]):
+        message = tessera.run("serve", "--model", model, *flags, "--once", "x", expect=1).stderr
+        assert all(w in message for w in ("do not fit the memory budget", "KV pages", "weights", "total")), message
     message = tessera.run("chat", "--url", "http://127.0.0.1:1", "--once", "x", expect=1).stderr
     assert "cannot reach a server at 127.0.0.1:1" in message, message
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
