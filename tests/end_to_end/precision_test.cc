@@ -1,5 +1,6 @@
-// What the precision of the KV cache costs on a real model: SmolLM2 with prompts in BF16 pages, handed over and decoded
-// in FP8 pages, against one pool of BF16 pages, over the same tokens. The printed line is quoted in the README.
+// What the precision of the KV cache alone costs on a real model: SmolLM2 with prompts in BF16 pages, converted by the
+// ops and decoded in FP8 pages, against one pool of BF16 pages, over the same tokens. No engine, router or handoff
+// takes part (handoff_precision_test has those). The printed line is quoted in the README.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,7 +99,7 @@ TEST(Precision, Fp8DecodeAgainstBf16) {
   const double agreement = static_cast<double>(same_best) / static_cast<double>(positions);
   const double kl_mean = kl_sum / static_cast<double>(positions);
   std::printf(
-      "split, decode KV fp8_e4m3, against unified bf16: %lld positions, top-1 agreement %.2f %%, "
+      "pages converted bf16 -> fp8_e4m3 against bf16, without engines: %lld positions, top-1 agreement %.2f %%, "
       "KL divergence mean %.2e, worst %.2e nats\n",
       static_cast<long long>(positions), agreement * 100.0, kl_mean, kl_max);
   // Far above what was seen, far below what a scale that is not applied gives.
