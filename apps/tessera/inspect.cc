@@ -2,20 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iostream>
 #include <map>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "tessera/models/config.h"
 #include "tessera/models/family.h"
+#include "tessera/models/weight_loader.h"
 #include "tessera/ops/kv_layout.h"
 #include "tessera/server/json_writer.h"
-#include "tessera/text/chat_format.h"
-#include "tessera/text/tokenizer.h"
 #include "tessera/weights/checkpoint.h"
+#include "text_files.h"
 
 namespace tessera::app {
 
@@ -39,29 +36,6 @@ struct DTypeTotal {
   std::int64_t bytes = 0;
 };
 
-// Compares the tensors that are there with those that the family computes with.
-std::vector<std::string> faults(const models::ModelConfig& config, const weights::Checkpoint& checkpoint) {
-  std::vector<std::string> found;
-  std::set<std::string, std::less<>> wanted;
-  for (const models::TensorSpec& spec : models::describe(config).tensors) {
-    wanted.insert(spec.name);
-    const weights::Tensor* tensor = checkpoint.find(spec.name);
-    if (tensor == nullptr) {
-      found.push_back(fmt::format("tensor {} is missing", spec.name));
-    } else if (!std::ranges::equal(tensor->shape, spec.shape)) {
-      found.push_back(fmt::format("tensor {} in {} has shape {}, expected {}", spec.name, tensor->file,
-                                  weights::shape_text(tensor->shape), weights::shape_text(spec.shape)));
-    }
-  }
-  for (const weights::Tensor& tensor : checkpoint.tensors()) {
-    if (!wanted.contains(tensor.name)) {
-      found.push_back(fmt::format("tensor {} in {} is not part of a {}", weights::quote_name(tensor.name), tensor.file,
-                                  config.architecture));
-    }
-  }
-  return found;
-}
-
 struct Report {
   models::ModelConfig config;
   std::map<std::string, DTypeTotal> by_dtype;
@@ -69,6 +43,28 @@ struct Report {
   std::string tokenizer;
   std::string chat_format;
 };
+
+// The tensors, by the very checks of loading.
+base::Status check_weights(const models::ModelConfig& config, weights::Checkpoint& checkpoint) {
+  const auto taken = models::take_weights(config, models::describe(config), checkpoint);
+  return taken.has_value() ? base::ok_status() : taken.error();
+}
+
+// The text files, by the very checks of serving, described in the report. A folder without a tokenizer is no fault of
+// its weights: the report says so, and no more.
+base::Status check_text(const std::filesystem::path& dir, Report& report) {
+  report.chat_format = "none";
+  const auto files = load_text_files(dir);
+  if (!files.has_value()) {
+    const bool absent = files.error().code() == base::StatusCode::kNotFound;
+    report.tokenizer = (absent ? "none: " : "refused: ") + files.error().message();
+    return absent ? base::ok_status() : files.error();
+  }
+  report.tokenizer = fmt::format("{} tokens", files->tokenizer->vocab_size());
+  report.chat_format =
+      files->chat_format != nullptr ? std::string(files->chat_format->name()) : "none: " + files->no_chat;
+  return check_vocabulary(dir, *files->tokenizer, report.config.vocab_size);
+}
 
 void print_table(const Report& report, const weights::Checkpoint& checkpoint) {
   const models::ModelConfig& c = report.config;
@@ -131,7 +127,7 @@ void print_json(const Report& report, const weights::Checkpoint& checkpoint, con
 base::Status run_inspect(const InspectOptions& options) {
   Report report;
   TESSERA_ASSIGN_OR_RETURN(report.config, models::read_config(options.dir));
-  TESSERA_ASSIGN_OR_RETURN(const weights::Checkpoint checkpoint, weights::Checkpoint::open(options.dir));
+  TESSERA_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::open(options.dir));
   for (const weights::Tensor& tensor : checkpoint.tensors()) {
     for (DTypeTotal* total : {&report.all, &report.by_dtype[std::string(base::dtype_name(tensor.dtype))]}) {
       ++total->tensors;
@@ -139,14 +135,7 @@ base::Status run_inspect(const InspectOptions& options) {
       total->bytes += static_cast<std::int64_t>(tensor.data.size());
     }
   }
-  const auto tokenizer = text::Tokenizer::load(options.dir);
-  report.tokenizer = tokenizer.has_value() ? fmt::format("{} tokens", (*tokenizer)->vocab_size())
-                                           : "none: " + tokenizer.error().message();
-  report.chat_format = "none";
-  if (tokenizer.has_value()) {
-    const auto format = text::ChatFormat::load(options.dir, **tokenizer);
-    report.chat_format = format.has_value() ? std::string((*format)->name()) : "none: " + format.error().message();
-  }
+  const base::Status text_status = check_text(options.dir, report);
   if (options.json) {
     print_json(report, checkpoint, options);
   } else {
@@ -158,13 +147,9 @@ base::Status run_inspect(const InspectOptions& options) {
       }
     }
   }
-  const std::vector<std::string> found = faults(report.config, checkpoint);
-  if (!found.empty()) {
-    std::string message = fmt::format("{}: {} fault(s)", options.dir.string(), found.size());
-    for (std::size_t i = 0; i < std::min<std::size_t>(found.size(), 20); ++i) message += "\n  " + found[i];
-    return base::data_loss(message);
-  }
-  if (!options.json) std::cout << "sound: every tensor is there, in its shape, and none is left over\n";
+  TESSERA_RETURN_IF_ERROR(check_weights(report.config, checkpoint));
+  TESSERA_RETURN_IF_ERROR(text_status);
+  if (!options.json) std::cout << "sound: every tensor is there, in its shape and dtype, and none is left over\n";
   return base::ok_status();
 }
 

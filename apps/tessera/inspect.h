@@ -13,7 +13,8 @@ struct InspectOptions {
   bool json = false;
 };
 
-// Prints to standard output. An error names what is wrong with the checkpoint.
+// Prints to standard output. An error names what is wrong with the checkpoint: the first thing for which `serve` would
+// refuse it. Only a folder without tokenizer.json, which cannot be served, may still be sound.
 base::Status run_inspect(const InspectOptions& options);
 
 }  // namespace tessera::app

@@ -28,6 +28,7 @@
 #include "tessera/server/service.h"
 #include "tessera/text/chat_format.h"
 #include "tessera/text/tokenizer.h"
+#include "text_files.h"
 
 namespace tessera::app {
 
@@ -176,15 +177,10 @@ class Serving {
     const std::filesystem::path dir(options.model);
     TESSERA_ASSIGN_OR_RETURN(backend_, make_backend(options));
     base::log().info("backend {}", backend_->name());
-    TESSERA_ASSIGN_OR_RETURN(tokenizer_, text::Tokenizer::load(dir));
-    auto format = text::ChatFormat::load(dir, *tokenizer_);
-    if (format.has_value()) {
-      chat_format_ = std::move(*format);
-    } else if (format.error().code() == base::StatusCode::kUnimplemented) {
-      base::log().warn("no chat: {}", format.error().message());
-    } else {
-      return format.error();
-    }
+    TESSERA_ASSIGN_OR_RETURN(TextFiles text_files, load_text_files(dir));
+    tokenizer_ = std::move(text_files.tokenizer);
+    chat_format_ = std::move(text_files.chat_format);
+    if (chat_format_ == nullptr) base::log().warn("no chat: {}", text_files.no_chat);
     // Nobody is served yet and loading may take minutes: a signal need not wait for it. The backend's threads exist.
     const TakesSignals interruptible;
     Progress progress("loading weights");
@@ -192,11 +188,7 @@ class Serving {
                                progress.update(done.bytes_done, done.bytes_total);
                              }));
     progress.finish();
-    if (tokenizer_->vocab_size() > model_->config().vocab_size) {
-      return base::invalid_argument(fmt::format("{}: the tokenizer has {} tokens, the model's vocabulary {}",
-                                                options.model, tokenizer_->vocab_size(), model_->config().vocab_size));
-    }
-    return base::ok_status();
+    return check_vocabulary(dir, *tokenizer_, model_->config().vocab_size);
   }
 
   base::Status make_engines(const ServeOptions& options) {

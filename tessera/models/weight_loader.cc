@@ -10,7 +10,6 @@
 
 #include "tessera/base/check.h"
 #include "tessera/weights/digest.h"
-#include "tessera/weights/stored_weight.h"
 
 namespace tessera::models {
 
@@ -57,20 +56,30 @@ base::Result<ops::Weight> prepare(ops::Backend& backend, const TensorSpec& spec,
 
 }  // namespace
 
+base::Result<std::vector<weights::StoredWeight>> take_weights(const ModelConfig& config,
+                                                              const ModelDescription& description,
+                                                              weights::Checkpoint& checkpoint) {
+  TESSERA_RETURN_IF_ERROR(check_head(config, description, checkpoint));
+  std::vector<weights::StoredWeight> stored;
+  stored.reserve(description.tensors.size());
+  for (const TensorSpec& spec : description.tensors) {
+    TESSERA_ASSIGN_OR_RETURN(weights::StoredWeight weight, weights::take_weight(checkpoint, spec.name, spec.shape));
+    stored.push_back(std::move(weight));
+  }
+  TESSERA_RETURN_IF_ERROR(check_nothing_left(checkpoint));
+  return stored;
+}
+
 base::Result<LoadedModel> load_weights(const ModelConfig& config, std::string_view config_text,
                                        const ModelDescription& description, weights::Checkpoint checkpoint,
                                        ops::Backend& backend,
                                        const std::function<void(const LoadProgress&)>& progress) {
-  TESSERA_RETURN_IF_ERROR(check_head(config, description, checkpoint));
-  std::vector<weights::StoredWeight> stored;
-  stored.reserve(description.tensors.size());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<weights::StoredWeight> stored,
+                           take_weights(config, description, checkpoint));
   LoadProgress done;
-  for (const TensorSpec& spec : description.tensors) {
-    TESSERA_ASSIGN_OR_RETURN(weights::StoredWeight weight, weights::take_weight(checkpoint, spec.name, spec.shape));
+  for (const weights::StoredWeight& weight : stored) {
     for (const weights::Tensor& tensor : weight.tensors) done.bytes_total += std::ssize(tensor.data);
-    stored.push_back(std::move(weight));
   }
-  TESSERA_RETURN_IF_ERROR(check_nothing_left(checkpoint));
 
   std::vector<ops::Weight> prepared;
   prepared.reserve(description.tensors.size());

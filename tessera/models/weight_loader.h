@@ -3,15 +3,23 @@
 
 #include <functional>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/status.h"
 #include "tessera/models/family.h"
+#include "tessera/weights/stored_weight.h"
 
 namespace tessera::models {
 
-// Loads what the description lists. In this order, so that a wrong checkpoint is refused before any memory is taken:
-// every tensor is there with its shape and a dtype that can be computed with; no tensor is left over; a head is there
-// if and only if the config says that it is not tied. Then the tensors are digested and prepared, one after another.
+// What the description lists, beside it, taken out of the checkpoint: all that can be wrong with tensors short of their
+// bytes. A head is there if and only if the config says that it is not tied; every tensor is there with its shape and a
+// dtype that can be computed with; no tensor is left over. Reads no byte of data.
+base::Result<std::vector<weights::StoredWeight>> take_weights(const ModelConfig& config,
+                                                              const ModelDescription& description,
+                                                              weights::Checkpoint& checkpoint);
+
+// Loads what the description lists: take_weights() first, so that a wrong checkpoint is refused before any memory is
+// taken. Then the tensors are digested and prepared, one after another.
 base::Result<LoadedModel> load_weights(const ModelConfig& config, std::string_view config_text,
                                        const ModelDescription& description, weights::Checkpoint checkpoint,
                                        ops::Backend& backend, const std::function<void(const LoadProgress&)>& progress);

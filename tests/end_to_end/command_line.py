@@ -91,6 +91,19 @@ def check_bad_checkpoints(tessera, model):
 
         return broken(apply)
 
+    def with_text_file(file_name, change):
+        def apply(folder):
+            write_checkpoint(folder / "model.safetensors", header, body)
+            change(folder / file_name)
+
+        return broken(apply)
+
+    def too_many_tokens(path):
+        tokenizer = json.loads(path.read_text())
+        token = dict(tokenizer["added_tokens"][0], id=len(tokenizer["model"]["vocab"]), content="<|one too many|>")
+        tokenizer["added_tokens"].append(token)
+        path.write_text(json.dumps(tokenizer))
+
     def truncated(folder):
         write_checkpoint(folder / "model.safetensors", header, body[:-1000])
 
@@ -105,6 +118,13 @@ def check_bad_checkpoints(tessera, model):
         (with_header(lambda h: h[name].update(shape=[576, 1536])), [name, "[1536, 576]"]),
         (with_header(lambda h: h.update({name + "x": h.pop(name)})), [name]),
         (with_header(lambda h: h[name].update(dtype="F8_E5M2")), [name, "F8_E5M2"]),
+        # Like BF16 in size, so that nothing but the dtype is wrong; in a norm too, which has a backend path of its own.
+        (with_header(lambda h: h[name].update(dtype="F16")), [name, "F16", "expected F32 or BF16"]),
+        (with_header(lambda h: h["model.norm.weight"].update(dtype="F16")), ["model.norm.weight", "F16"]),
+        (with_text_file("tokenizer.json", lambda path: path.write_text("{")), ["tokenizer.json"]),
+        (with_text_file("tokenizer.json", lambda path: path.write_text("{}")), ["tokenizer.json", "decoder"]),
+        (with_text_file("tokenizer.json", too_many_tokens), ["the tokenizer has 49153 tokens", "49152"]),
+        (with_text_file("tokenizer_config.json", lambda path: path.write_text("[")), ["tokenizer_config.json"]),
         (broken(bad_config), ["config.json", "num_attention_heads"]),
         (broken(lambda folder: None), ["model.safetensors"]),
         (broken(lambda folder: (folder / "config.json").write_text("{")), ["config.json"]),
@@ -114,7 +134,14 @@ def check_bad_checkpoints(tessera, model):
             message = tessera.run(*command, expect=1).stderr
             assert all(word in message for word in words), (command, words, message)
         print("refused:", message.strip().splitlines()[-1][:150])
+        assert "sound" not in tessera.run("inspect", str(folder), expect=1).stdout, words
         shutil.rmtree(folder)
+
+    # Weights alone are sound, and what is not there is said.
+    folder = with_text_file("tokenizer.json", lambda path: path.unlink())
+    text = tessera.run("inspect", str(folder)).stdout
+    assert "sound: every tensor is there" in text and "tokenizer     none: " in text, text
+    shutil.rmtree(folder)
 
 
 def check_bad_flags(tessera, model):
