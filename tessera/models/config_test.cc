@@ -106,6 +106,16 @@ TEST(Config, StopTokensComeFromTheGenerationConfigFirst) {
   }
 }
 
+// Files spell out what they do not use.
+TEST(Config, FieldsOfRelativesAtTheValuesThatChangeNothing) {
+  const base::Status status = refusal(config_text(R"("mlp_bias": false)", R"("partial_rotary_factor": 1.0,
+      "pretraining_tp": 1, "embedding_multiplier": 1, "residual_multiplier": 1.0, "logits_scaling": 1.0,
+      "logit_scale": null, "sliding_window": null, "use_sliding_window": false, "attention_chunk_size": null,
+      "attention_multiplier": null, "final_logit_softcapping": null, "attn_logit_softcapping": null,
+      "use_qk_norm": false, "qk_layernorm": false)"));
+  EXPECT_TRUE(status.ok()) << status.to_string();
+}
+
 struct Refused {
   const char* name;
   const char* from;
@@ -167,6 +177,39 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"Dtype", R"("bfloat16")", R"("float16")", kUnsupported,
                 "torch_dtype: is 'float16', expected float32 or bfloat16"},
         Refused{"DtypeIsNumber", R"("bfloat16")", "16", kInvalid, "torch_dtype: expected a string"},
+        Refused{"PartialRotary", R"("mlp_bias": false)", R"("partial_rotary_factor": 0.5)", kUnsupported,
+                "partial_rotary_factor: is 0.5, expected 1"},
+        Refused{"PretrainingTp", R"("mlp_bias": false)", R"("pretraining_tp": 2)", kUnsupported,
+                "pretraining_tp: is 2, expected 1"},
+        Refused{"EmbeddingMultiplier", R"("mlp_bias": false)", R"("embedding_multiplier": 12.0)", kUnsupported,
+                "embedding_multiplier: is 12, expected 1"},
+        Refused{"ResidualMultiplier", R"("mlp_bias": false)", R"("residual_multiplier": 0.22)", kUnsupported,
+                "residual_multiplier: is 0.22, expected 1"},
+        Refused{"LogitsScaling", R"("mlp_bias": false)", R"("logits_scaling": 8)", kUnsupported,
+                "logits_scaling: is 8, expected 1"},
+        Refused{"LogitScale", R"("mlp_bias": false)", R"("logit_scale": 0.0625)", kUnsupported,
+                "logit_scale: is 0.0625, expected 1"},
+        Refused{"SlidingWindow", R"("mlp_bias": false)", R"("sliding_window": 4096)", kUnsupported,
+                "sliding_window: is not computed, expected none or null"},
+        Refused{"UseSlidingWindow", R"("mlp_bias": false)", R"("use_sliding_window": true)", kUnsupported,
+                "use_sliding_window: is true, expected false"},
+        Refused{"AttentionChunks", R"("mlp_bias": false)", R"("attention_chunk_size": 8192)", kUnsupported,
+                "attention_chunk_size: is not computed"},
+        Refused{"AttentionMultiplier", R"("mlp_bias": false)", R"("attention_multiplier": 0.015625)", kUnsupported,
+                "attention_multiplier: is not computed"},
+        Refused{"FinalSoftcapping", R"("mlp_bias": false)", R"("final_logit_softcapping": 30.0)", kUnsupported,
+                "final_logit_softcapping: is not computed"},
+        Refused{"AttentionSoftcapping", R"("mlp_bias": false)", R"("attn_logit_softcapping": 50.0)", kUnsupported,
+                "attn_logit_softcapping: is not computed"},
+        Refused{"UseQkNorm", R"("mlp_bias": false)", R"("use_qk_norm": true)", kUnsupported,
+                "use_qk_norm: is true, expected false"},
+        Refused{"QkLayernorm", R"("mlp_bias": false)", R"("qk_layernorm": true)", kUnsupported,
+                "qk_layernorm: is true, expected false"},
+        Refused{"FactorIsText", R"("mlp_bias": false)", R"("residual_multiplier": "1")", kInvalid,
+                "residual_multiplier: expected a number"},
+        Refused{"PartialRotaryInParameters", R"("rope_scaling": null, "rope_theta": 100000)",
+                R"("rope_parameters": {"rope_theta": 1e5, "rope_type": "default", "partial_rotary_factor": 0.25})",
+                kUnsupported, "rope_parameters: partial_rotary_factor: is 0.25, expected 1"},
         Refused{"NoVocabulary", R"("vocab_size": 49152)", R"("x": 1)", kInvalid, "vocab_size: missing"},
         Refused{"NullVocabulary", "49152", "null", kInvalid, "vocab_size: missing"},
         Refused{"HugeVocabulary", "49152", "2097153", kInvalid,

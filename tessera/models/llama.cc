@@ -18,6 +18,14 @@ namespace {
 
 namespace limits = base::limits;
 
+// A factor that is absent, null or 1.
+base::Status require_one(const ConfigFields& fields, std::string_view field) {
+  if (!fields.has(field)) return base::ok_status();
+  TESSERA_ASSIGN_OR_RETURN(const double value, fields.number(field, {-1e30, 1e30}));
+  if (value == 1.0) return base::ok_status();
+  return fields.refuse_unsupported(field, fmt::format("is {}, expected 1", value));
+}
+
 // Older files: rope_theta and rope_scaling (null, or {"rope_type" or "type": ...}). Newer ones: rope_parameters with
 // both inside.
 base::Status read_rope(const ConfigFields& fields, ModelConfig& config) {
@@ -42,9 +50,29 @@ base::Status read_rope(const ConfigFields& fields, ModelConfig& config) {
     if (type != "default") {
       return scaling.refuse_unsupported(field, fmt::format("is {}, expected 'default'", weights::quote_name(type)));
     }
+    TESSERA_RETURN_IF_ERROR(require_one(scaling, "partial_rotary_factor"));
   }
   TESSERA_ASSIGN_OR_RETURN(const bool interleaved, fields.boolean_or("rope_interleaved", false));
   if (interleaved) return fields.refuse_unsupported("rope_interleaved", "is true, expected false");
+  return base::ok_status();
+}
+
+// Fields of the architecture's relatives that change what is computed. Absent or null, or at the value that changes
+// nothing, they are fine; anything else would be computed wrongly here, so it is refused instead of ignored.
+base::Status refuse_foreign_mathematics(const ConfigFields& fields) {
+  for (const std::string_view field : {"partial_rotary_factor", "pretraining_tp", "embedding_multiplier",
+                                       "residual_multiplier", "logits_scaling", "logit_scale"}) {
+    TESSERA_RETURN_IF_ERROR(require_one(fields, field));
+  }
+  // No value of these is known to change nothing: a multiplier of attention stands in for 1 / sqrt(head_dim).
+  for (const std::string_view field : {"sliding_window", "attention_chunk_size", "attention_multiplier",
+                                       "final_logit_softcapping", "attn_logit_softcapping"}) {
+    if (fields.has(field)) return fields.refuse_unsupported(field, "is not computed, expected none or null");
+  }
+  for (const std::string_view field : {"use_sliding_window", "use_qk_norm", "qk_layernorm"}) {
+    TESSERA_ASSIGN_OR_RETURN(const bool present, fields.boolean_or(field, false));
+    if (present) return fields.refuse_unsupported(field, "is true, expected false");
+  }
   return base::ok_status();
 }
 
@@ -90,7 +118,7 @@ base::Status read_llama_fields(const ConfigFields& fields, ModelConfig& config) 
     TESSERA_ASSIGN_OR_RETURN(const bool present, fields.boolean_or(bias, false));
     if (present) return fields.refuse_unsupported(bias, "is true, expected false");
   }
-  return base::ok_status();
+  return refuse_foreign_mathematics(fields);
 }
 
 // Where each weight of the model stands in the description's list.
