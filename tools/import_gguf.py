@@ -241,7 +241,10 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 def convert(tensor, name: str, shape: tuple, heads: int) -> np.ndarray:
     """One tensor as BF16 bits of `shape`."""
-    values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    try:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        raise BadModel(f"tensor '{tensor.name}' is stored as {tensor.tensor_type.name}, which is not read") from error
     if values.shape != shape:
         raise BadModel(f"tensor '{tensor.name}' has shape {list(values.shape)}, expected {list(shape)}")
     if not np.isfinite(values).all():
