@@ -73,13 +73,31 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   bool client_gone_ = false;
 };
 
-// Tells the mailbox when the client closes. A client that sends its next request early is not watched any more.
-net::awaitable<void> watch_client(std::shared_ptr<beast::tcp_stream::socket_type*> socket,
-                                  std::shared_ptr<Mailbox> mailbox) {
+// Takes what has arrived into the buffer. False: the client has closed, or has sent too much.
+bool take_early_bytes(Connection& connection) {
+  auto& socket = connection.stream.socket();
   error_code error;
-  co_await (*socket)->async_wait(net::ip::tcp::socket::wait_read, net::redirect_error(net::use_awaitable, error));
-  if (error || *socket == nullptr) co_return;
-  if ((*socket)->available(error) == 0 || error) mailbox->client_gone();
+  // The socket is readable: nothing to read means its end.
+  const std::size_t arrived = socket.available(error);
+  if (error || arrived == 0) return false;
+  if (arrived > kEarlyBytesMax || connection.buffer.size() > kEarlyBytesMax - arrived) return false;
+  const std::size_t bytes = socket.read_some(connection.buffer.prepare(arrived), error);
+  connection.buffer.commit(bytes);
+  return !error;
+}
+
+// Tells the mailbox when the client goes away.
+net::awaitable<void> watch_client(std::shared_ptr<Connection*> connection, std::shared_ptr<Mailbox> mailbox) {
+  while (*connection != nullptr) {
+    error_code error;
+    auto& socket = (*connection)->stream.socket();
+    co_await socket.async_wait(net::ip::tcp::socket::wait_read, net::redirect_error(net::use_awaitable, error));
+    if (*connection == nullptr || error == net::error::operation_aborted) co_return;
+    if (error || !take_early_bytes(**connection)) {
+      mailbox->client_gone();
+      co_return;
+    }
+  }
 }
 
 // Server-sent events over a chunked response, or over a plain one for HTTP/1.0.
@@ -169,8 +187,10 @@ net::awaitable<bool> stream_events(SessionContext& context, GenerationRun& run, 
 
 Response error_response(const ApiError& error) { return {error.http_status, "application/json", error_body(error)}; }
 
-net::awaitable<bool> write_response(SessionContext& context, beast::tcp_stream& stream, const Response& response,
-                                    unsigned version, bool keep_alive, const Headers& headers) {
+net::awaitable<bool> write_response(Connection& connection, const Response& response, unsigned version, bool keep_alive,
+                                    const Headers& headers) {
+  SessionContext& context = connection.context;
+  beast::tcp_stream& stream = connection.stream;
   http::response<http::string_body> message(static_cast<http::status>(response.status), version);
   message.set(http::field::content_type, response.content_type);
   for (const auto& [name, value] : headers) message.set(name, value);
@@ -184,21 +204,23 @@ net::awaitable<bool> write_response(SessionContext& context, beast::tcp_stream& 
   co_return !error && keep_alive;
 }
 
-net::awaitable<bool> answer_generation(SessionContext& context, beast::tcp_stream& stream, Generation generation,
-                                       unsigned version, bool keep_alive, const Headers& headers) {
+net::awaitable<bool> answer_generation(Connection& connection, Generation generation, unsigned version, bool keep_alive,
+                                       const Headers& headers) {
+  SessionContext& context = connection.context;
+  beast::tcp_stream& stream = connection.stream;
   const net::any_io_executor executor = co_await net::this_coro::executor;
   auto mailbox = std::make_shared<Mailbox>(executor);
   GenerationRun run(context.service, std::move(generation));
   if (auto error = run.start(
           [mailbox](std::size_t choice, router::SequenceEvent event) { mailbox->deliver(choice, std::move(event)); })) {
     const Response refusal = error_response(*error);
-    co_return co_await write_response(context, stream, refusal, version, keep_alive, headers);
+    co_return co_await write_response(connection, refusal, version, keep_alive, headers);
   }
 
-  // The watcher may outlive this function by a moment: it holds the socket through a pointer that is cleared at the
+  // The watcher may outlive this function by a moment: it holds the connection through a pointer that is cleared at the
   // end.
-  auto socket = std::make_shared<beast::tcp_stream::socket_type*>(&stream.socket());
-  net::co_spawn(executor, watch_client(socket, mailbox), net::detached);
+  auto watched = std::make_shared<Connection*>(&connection);
+  net::co_spawn(executor, watch_client(watched, mailbox), net::detached);
 
   bool keep_connection = true;
   std::optional<ApiError> failure;
@@ -228,8 +250,8 @@ net::awaitable<bool> answer_generation(SessionContext& context, beast::tcp_strea
     }
     failure = run.error();
   }
-  // The cancellation reaches the watcher later, when this function is gone: it must find no socket then.
-  *socket = nullptr;
+  // The cancellation reaches the watcher later, when this function is gone: it must find no connection then.
+  *watched = nullptr;
   error_code ignored;
   stream.socket().cancel(ignored);
 
@@ -240,7 +262,7 @@ net::awaitable<bool> answer_generation(SessionContext& context, beast::tcp_strea
   if (failure.has_value() || !run.generation().options.stream) {
     const Response response =
         failure.has_value() ? error_response(*failure) : Response{200, "application/json", run.whole()};
-    keep_connection = co_await write_response(context, stream, response, version, keep_alive, headers);
+    keep_connection = co_await write_response(connection, response, version, keep_alive, headers);
   }
   co_return keep_connection;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,13 +28,16 @@ Response error_response(const ApiError& error);
 
 // Runs the generation and answers, streamed or whole as it asks. `version` is the request's (10 or 11). False when the
 // connection is to be closed.
-boost::asio::awaitable<bool> answer_generation(SessionContext& context, boost::beast::tcp_stream& stream,
-                                               Generation generation, unsigned version, bool keep_alive,
-                                               const Headers& headers);
+//
+// Until the answer is over the connection is read, so that a client that goes away is noticed whatever it sent before:
+// what it sends early goes to connection.buffer, and a client that sends more than kEarlyBytesMax is cut off as one
+// that went away.
+inline constexpr std::size_t kEarlyBytesMax = 64 << 10;
+boost::asio::awaitable<bool> answer_generation(Connection& connection, Generation generation, unsigned version,
+                                               bool keep_alive, const Headers& headers);
 
 // Writes one whole response. False when the connection is to be closed.
-boost::asio::awaitable<bool> write_response(SessionContext& context, boost::beast::tcp_stream& stream,
-                                            const Response& response, unsigned version, bool keep_alive,
-                                            const Headers& headers);
+boost::asio::awaitable<bool> write_response(Connection& connection, const Response& response, unsigned version,
+                                            bool keep_alive, const Headers& headers);
 
 }  // namespace tessera::server

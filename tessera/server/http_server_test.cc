@@ -228,6 +228,39 @@ TEST_F(HttpServerTest, AClientThatGoesAwayAbortsItsSequences) {
   EXPECT_EQ(engine_->aborted().size(), 3u);
 }
 
+TEST_F(HttpServerTest, BytesThatComeEarlyDoNotHideAClientsGoing) {
+  serve([](const auto&) { return Script{.hold = true}; });
+  HttpConnection connection(port_);
+  connection.send_request("POST", "/v1/completions", R"({"prompt":"x"})");
+  for (int i = 0; i < 1000 && router_->live() < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(router_->live(), 1);
+  connection.send("\r\n");
+  connection.close();
+  EXPECT_TRUE(becomes_idle());
+}
+
+TEST_F(HttpServerTest, TooManyEarlyBytesEndTheConnection) {
+  serve([](const auto&) { return Script{.hold = true}; });
+  HttpConnection connection(port_);
+  connection.send_request("POST", "/v1/completions", R"({"prompt":"x"})");
+  for (int i = 0; i < 1000 && router_->live() < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(router_->live(), 1);
+  connection.send(std::string(200'000, 'x'));
+  EXPECT_TRUE(becomes_idle());
+  EXPECT_EQ(connection.read_answer().status, 0);
+}
+
+TEST_F(HttpServerTest, ARequestSentEarlyIsAnsweredInItsTurn) {
+  serve([](const auto&) { return Script{.hold = true}; });
+  HttpConnection connection(port_);
+  connection.send_request("POST", "/v1/completions", R"({"prompt":"x"})", "x-request-id: mine\r\n");
+  for (int i = 0; i < 1000 && router_->live() < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  connection.send("GET /version HTTP/1.1\r\nHost: test\r\nX-Filler: " + std::string(4000, 'f') + "\r\n\r\n");
+  EXPECT_EQ(http_post(port_, "/abort_request", R"({"rid":"mine"})").body, R"({"aborted":1})");
+  EXPECT_EQ(connection.read_answer().status, 499);
+  EXPECT_EQ(connection.read_answer().body, R"({"version":"1.2.3"})");
+}
+
 TEST_F(HttpServerTest, AbortRequestEndsItsStream) {
   serve([](const auto&) { return Script{.tokens = byte_tokens("abc"), .hold = true}; });
   HttpConnection stream(port_);

@@ -188,34 +188,36 @@ std::optional<Response> answer_at_once(SessionContext& context, const Request& r
 }
 
 // Answers one request; false: close the connection.
-net::awaitable<bool> handle(SessionContext& context, beast::tcp_stream& stream, const Request& request) {
+net::awaitable<bool> handle(Connection& connection, const Request& request) {
+  SessionContext& context = connection.context;
   Service& service = context.service;
   const unsigned version = request.version();
   const bool keep_alive = request.keep_alive() && !context.draining;
   Headers headers = {{"x-tessera-precision", service.precision_header()}};
   const std::optional<std::string> tenant = tenant_of(context.options, request);
   if (const std::optional<Response> response = answer_at_once(context, request, tenant, headers)) {
-    co_return co_await write_response(context, stream, *response, version, keep_alive, headers);
+    co_return co_await write_response(connection, *response, version, keep_alive, headers);
   }
   const std::string request_id(view(request["x-request-id"]));
   ApiResult<Generation> generation = prepare(service, path_of(request), request.body(), request_id, *tenant);
   if (!generation.has_value()) {
     const Response refusal = error_response(generation.error());
-    co_return co_await write_response(context, stream, refusal, version, keep_alive, headers);
+    co_return co_await write_response(connection, refusal, version, keep_alive, headers);
   }
   headers.emplace_back("x-request-id", generation->options.request_id);
   const bool keep_connection =
-      co_await answer_generation(context, stream, std::move(*generation), version, keep_alive, headers);
+      co_await answer_generation(connection, std::move(*generation), version, keep_alive, headers);
   co_return keep_connection&& keep_alive;
 }
 
 // Reads one request. Nothing: the connection is to be closed.
-net::awaitable<std::optional<Request>> read_request(SessionContext& context, beast::tcp_stream& stream,
-                                                    beast::flat_buffer& buffer) {
+net::awaitable<std::optional<Request>> read_request(Connection& connection) {
+  beast::tcp_stream& stream = connection.stream;
+  beast::flat_buffer& buffer = connection.buffer;
   Parser parser;
   parser.body_limit(static_cast<std::uint64_t>(base::limits::kBodyBytesMax));
   parser.header_limit(static_cast<std::uint32_t>(base::limits::kHeaderBytesMax));
-  stream.expires_after(context.options.idle_timeout);
+  stream.expires_after(connection.context.options.idle_timeout);
   error_code error;
   co_await http::async_read_header(stream, buffer, parser, net::redirect_error(net::use_awaitable, error));
   if (!error && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
@@ -227,7 +229,7 @@ net::awaitable<std::optional<Request>> read_request(SessionContext& context, bea
   if (const std::optional<ApiError> failure = read_failure(error)) {
     const Response refusal = error_response(*failure);
     const Headers none;
-    co_await write_response(context, stream, refusal, 11, /*keep_alive=*/false, none);
+    co_await write_response(connection, refusal, 11, /*keep_alive=*/false, none);
   }
   co_return std::nullopt;
 }
@@ -235,16 +237,16 @@ net::awaitable<std::optional<Request>> read_request(SessionContext& context, bea
 }  // namespace
 
 net::awaitable<void> run_session(SessionContext& context, beast::tcp_stream stream) {
-  beast::flat_buffer buffer;
+  Connection connection{context, std::move(stream), {}};
   error_code ignored;
-  stream.socket().set_option(net::ip::tcp::no_delay(true), ignored);
+  connection.stream.socket().set_option(net::ip::tcp::no_delay(true), ignored);
   bool open = true;
   while (open && !context.draining) {
-    const std::optional<Request> request = co_await read_request(context, stream, buffer);
+    const std::optional<Request> request = co_await read_request(connection);
     if (!request.has_value()) break;
     context.answering.fetch_add(1);
     try {
-      open = co_await handle(context, stream, *request);
+      open = co_await handle(connection, *request);
     } catch (const std::exception& exception) {
       // A fault of our own, contained: this request dies, the server lives.
       base::log().error("request handler: {}", exception.what());
@@ -252,7 +254,7 @@ net::awaitable<void> run_session(SessionContext& context, beast::tcp_stream stre
     }
     context.answering.fetch_sub(1);
   }
-  stream.socket().shutdown(net::ip::tcp::socket::shutdown_send, ignored);
+  connection.stream.socket().shutdown(net::ip::tcp::socket::shutdown_send, ignored);
 }
 
 }  // namespace tessera::server

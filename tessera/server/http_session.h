@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 
 #include "tessera/server/http_server.h"
@@ -16,6 +17,13 @@ struct SessionContext {
   std::atomic<bool> draining{false};
   std::atomic<std::int64_t> connections{0};
   std::atomic<std::int64_t> answering{0};
+};
+
+// One connection. What the client sends before it is asked for lies in `buffer`, for the request that it begins.
+struct Connection {
+  SessionContext& context;
+  boost::beast::tcp_stream stream;
+  boost::beast::flat_buffer buffer;
 };
 
 // Serves requests until the client closes, an error or a drain.
