@@ -11,6 +11,7 @@
 #include "chat_client.h"
 #include "inspect.h"
 #include "serve.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/logging.h"
 
 namespace tessera::app {
@@ -40,6 +41,12 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->group(network);
   serve.add_option("--api-key", options.api_keys, "Require this key; may be given several times, each a tenant.")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(network);
+  serve
+      .add_option("--request-body-mib", options.request_body_mib,
+                  "MiB of request bodies in memory at once, over all connections; more are refused with 503.")
+      ->check(CLI::Range(base::limits::kBodyBytesMax >> 20, std::int64_t{1} << 20))
+      ->capture_default_str()
       ->group(network);
   serve.add_option("--drain-seconds", options.drain_seconds, "On SIGTERM, how long running answers may go on.")
       ->check(CLI::Range(0, 3600))

@@ -19,6 +19,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 30000;
   std::vector<std::string> api_keys;
+  std::int64_t request_body_mib = 256;  // Of all bodies in memory at once.
 
   std::string backend = "simd";      // simd or reference
   std::string simd_target = "best";  // best, avx2, avx512, avx512_bf16

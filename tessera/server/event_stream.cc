@@ -194,6 +194,7 @@ net::awaitable<bool> write_response(Connection& connection, const Response& resp
   http::response<http::string_body> message(static_cast<http::status>(response.status), version);
   message.set(http::field::content_type, response.content_type);
   for (const auto& [name, value] : headers) message.set(name, value);
+  if (response.status == 503) message.set(http::field::retry_after, "1");
   message.keep_alive(keep_alive);
   message.body() = response.body;
   message.prepare_payload();

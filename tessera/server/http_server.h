@@ -18,6 +18,9 @@ struct HttpServerOptions {
   std::uint16_t port = 30000;         // 0: any free one, see port().
   std::vector<std::string> api_keys;  // None: no authentication. Each key is a tenant of its own.
   std::int64_t connections_max = 4096;
+  // Of all request bodies that are in memory at once; a request whose body goes beyond it is refused with 503. A body
+  // counts from its announcement, or as its chunks come, until its prompt is encoded.
+  std::int64_t body_bytes_max = 256 << 20;
   std::chrono::milliseconds idle_timeout{120'000};        // Between requests, and for reading one.
   std::chrono::milliseconds write_timeout{30'000};        // A client that reads nothing for so long is dropped.
   std::chrono::milliseconds keep_alive_interval{15'000};  // A comment in a stream that is silent for so long.

@@ -5,9 +5,7 @@
 #include <boost/json.hpp>
 #include <thread>
 
-#include "tests/support/byte_tokenizer.h"
-#include "tests/support/http_client.h"
-#include "tests/support/scripted_engine.h"
+#include "tests/support/http_server_fixture.h"
 
 namespace tessera::server {
 namespace {
@@ -18,51 +16,8 @@ using test_support::http_get;
 using test_support::http_post;
 using test_support::HttpAnswer;
 using test_support::HttpConnection;
+using test_support::HttpServerTest;
 using test_support::Script;
-
-// A whole server over an engine that follows a script.
-class HttpServerTest : public testing::Test {
- protected:
-  void serve(test_support::ScriptedEngine::Playwright playwright, HttpServerOptions options = {}) {
-    engine_ = std::make_unique<test_support::ScriptedEngine>(events_, std::move(playwright));
-    router::RouterOptions router_options;
-    router_options.live_sequences_max = 40;
-    router_ = std::move(*router::Router::create(router_options, {engine_.get()}, events_, clock_));
-    router_->start();
-    service_ = std::make_unique<Service>(ServiceOptions{"toy", "1.2.3", test_support::kByteVocabulary}, *tokenizer_,
-                                         &format_, *router_, clock_);
-    options.port = 0;
-    auto server = HttpServer::start(options, *service_);
-    ASSERT_TRUE(server.has_value()) << server.error().message();
-    server_ = std::move(*server);
-    port_ = server_->port();
-  }
-  void TearDown() override {
-    if (server_ != nullptr) server_->stop();
-    if (router_ != nullptr) router_->stop();
-    server_.reset();
-  }
-  // Waits until the router holds no live sequence.
-  bool becomes_idle() {
-    for (int i = 0; i < 1000 && router_->live() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return router_->live() == 0;
-  }
-  static Script say(std::string_view text) {
-    Script script{.tokens = byte_tokens(text)};
-    script.tokens.push_back(test_support::kTurnEnd);
-    return script;
-  }
-
-  base::SystemClock clock_;
-  request::EngineEventQueue events_{65536};
-  std::unique_ptr<text::Tokenizer> tokenizer_ = test_support::byte_tokenizer();
-  test_support::PlainChatFormat format_;
-  std::unique_ptr<test_support::ScriptedEngine> engine_;
-  std::unique_ptr<router::Router> router_;
-  std::unique_ptr<Service> service_;
-  std::unique_ptr<HttpServer> server_;
-  std::uint16_t port_ = 0;
-};
 
 constexpr const char* kHi = R"({"messages":[{"role":"user","content":"hi"}]})";
 constexpr const char* kHiStream =

@@ -11,6 +11,7 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
+#include <chrono>
 #include <optional>
 
 #include "tessera/base/limits.h"
@@ -29,6 +30,12 @@ namespace {
 
 using Parser = http::request_parser<http::string_body>;
 using Request = http::request<http::string_body>;
+
+// Of a body, at once; and how long a refused client may go on sending one.
+constexpr std::size_t kReadBytes = 16 << 10;
+constexpr std::chrono::seconds kLingerTime{2};
+
+enum class Tenant : std::uint8_t { kKnown, kUnknown };
 
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -161,12 +168,11 @@ ApiResult<Generation> prepare(Service& service, std::string_view path, std::stri
   return service.prepare_completion(std::move(*request), request_id, tenant);
 }
 
-// The answer to a request that is no generation, its extra headers among `headers`. Nothing: it is a generation.
-std::optional<Response> answer_at_once(SessionContext& context, const Request& request,
-                                       const std::optional<std::string>& tenant, Headers& headers) {
-  Service& service = context.service;
+// The answer to a request whose body is not wanted, its extra headers among `headers`. Nothing: the body is wanted.
+std::optional<Response> answer_without_body(Service& service, const Request& request, Tenant tenant_known,
+                                            Headers& headers) {
   const std::string_view path = path_of(request);
-  if (!tenant.has_value() && !is_open_path(path)) {
+  if (tenant_known == Tenant::kUnknown && !is_open_path(path)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
     return error_response(
         {401, "authentication_error", "invalid_api_key", {}, "a valid key is needed: Authorization: Bearer KEY"});
@@ -177,9 +183,7 @@ std::optional<Response> answer_at_once(SessionContext& context, const Request& r
       return response;
     }
   }
-  if (request.method() == http::verb::post && is_post_path(path)) {
-    return handle_post(context, path, request.body(), *tenant);
-  }
+  if (request.method() == http::verb::post && is_post_path(path)) return std::nullopt;
   if (is_post_path(path) || is_get_path(path)) {
     headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
     return error_response({405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"});
@@ -187,51 +191,129 @@ std::optional<Response> answer_at_once(SessionContext& context, const Request& r
   return error_response({404, "invalid_request_error", "unknown_path", {}, "there is nothing at this path"});
 }
 
-// Answers one request; false: close the connection.
-net::awaitable<bool> handle(Connection& connection, const Request& request) {
-  SessionContext& context = connection.context;
-  Service& service = context.service;
+// Counts an answer that is under way.
+class Answering {
+ public:
+  explicit Answering(SessionContext& context) : context_(context) { context_.answering.fetch_add(1); }
+  ~Answering() { context_.answering.fetch_sub(1); }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+ private:
+  SessionContext& context_;
+};
+
+// Ends a connection whose client may still be sending. To close it at once would reset it, and the client could lose
+// the answer that lies before it; so the rest is read, for a while, and forgotten.
+net::awaitable<void> end_unread(Connection& connection) {
+  error_code error;
+  connection.stream.socket().shutdown(net::ip::tcp::socket::shutdown_send, error);
+  connection.stream.expires_after(kLingerTime);
+  while (!error) {
+    connection.buffer.clear();
+    const net::mutable_buffer room = connection.buffer.prepare(kReadBytes);
+    co_await connection.stream.async_read_some(room, net::redirect_error(net::use_awaitable, error));
+  }
+}
+
+// Answers a request that cannot be read, if there is anybody to answer. The connection is to be closed then.
+net::awaitable<void> refuse_unread(Connection& connection, const std::optional<ApiError>& failure) {
+  if (!failure.has_value()) co_return;
+  const Response refusal = error_response(*failure);
+  const Headers none;
+  co_await write_response(connection, refusal, 11, /*keep_alive=*/false, none);
+  co_await end_unread(connection);
+}
+
+// Reads the body that the parser's header announces, within the budget. False: the connection is to be closed.
+net::awaitable<bool> read_body(Connection& connection, Parser& parser, BodyBudget::Share& share) {
+  beast::tcp_stream& stream = connection.stream;
+  const bool announced = parser.content_length().has_value();
+  bool fits = !announced || share.grow_to(static_cast<std::int64_t>(*parser.content_length()));
+  error_code error;
+  if (fits && !parser.is_done()) {
+    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
+      co_await http::async_write(stream, go_on, net::redirect_error(net::use_awaitable, error));
+    }
+    connection.buffer.reserve(kReadBytes);
+    // An eager parser does not come back between two chunks, to be counted.
+    parser.eager(false);
+  }
+  while (fits && !error && !parser.is_done()) {
+    co_await http::async_read_some(stream, connection.buffer, parser, net::redirect_error(net::use_awaitable, error));
+    if (!announced) fits = share.grow_to(static_cast<std::int64_t>(parser.get().body().capacity()));
+  }
+  if (fits && !error) co_return true;
+  std::optional<ApiError> failure;
+  if (fits) {
+    failure = read_failure(error);
+  } else {
+    failure = ApiError{503, "overloaded_error", "overloaded", {}, "too many request bodies are in memory; try again"};
+  }
+  co_await refuse_unread(connection, failure);
+  co_return false;
+}
+
+// Answers a request whose body was wanted and has been read; false: close the connection.
+net::awaitable<bool> handle(Connection& connection, Request& request, BodyBudget::Share& share,
+                            const std::string& tenant, Headers& headers) {
+  Service& service = connection.context.service;
   const unsigned version = request.version();
-  const bool keep_alive = request.keep_alive() && !context.draining;
-  Headers headers = {{"x-tessera-precision", service.precision_header()}};
-  const std::optional<std::string> tenant = tenant_of(context.options, request);
-  if (const std::optional<Response> response = answer_at_once(context, request, tenant, headers)) {
+  const bool keep_alive = request.keep_alive() && !connection.context.draining;
+  if (const std::optional<Response> response =
+          handle_post(connection.context, path_of(request), request.body(), tenant)) {
     co_return co_await write_response(connection, *response, version, keep_alive, headers);
   }
   const std::string request_id(view(request["x-request-id"]));
-  ApiResult<Generation> generation = prepare(service, path_of(request), request.body(), request_id, *tenant);
+  ApiResult<Generation> generation = prepare(service, path_of(request), request.body(), request_id, tenant);
   if (!generation.has_value()) {
     const Response refusal = error_response(generation.error());
     co_return co_await write_response(connection, refusal, version, keep_alive, headers);
   }
+  // Nobody needs the body while the answer is under way: its memory is for others.
+  std::string().swap(request.body());
+  share.give_back();
   headers.emplace_back("x-request-id", generation->options.request_id);
   const bool keep_connection =
       co_await answer_generation(connection, std::move(*generation), version, keep_alive, headers);
   co_return keep_connection&& keep_alive;
 }
 
-// Reads one request. Nothing: the connection is to be closed.
-net::awaitable<std::optional<Request>> read_request(Connection& connection) {
-  beast::tcp_stream& stream = connection.stream;
-  beast::flat_buffer& buffer = connection.buffer;
+// Reads one request and answers it; false: close the connection. Who asks for what is looked at before a body is read:
+// nobody without a key fills the server's memory.
+net::awaitable<bool> serve_request(Connection& connection) {
+  SessionContext& context = connection.context;
   Parser parser;
   parser.body_limit(static_cast<std::uint64_t>(base::limits::kBodyBytesMax));
   parser.header_limit(static_cast<std::uint32_t>(base::limits::kHeaderBytesMax));
-  stream.expires_after(connection.context.options.idle_timeout);
+  connection.stream.expires_after(context.options.idle_timeout);
   error_code error;
-  co_await http::async_read_header(stream, buffer, parser, net::redirect_error(net::use_awaitable, error));
-  if (!error && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
-    co_await http::async_write(stream, go_on, net::redirect_error(net::use_awaitable, error));
+  co_await http::async_read_header(connection.stream, connection.buffer, parser,
+                                   net::redirect_error(net::use_awaitable, error));
+  if (error) {
+    const std::optional<ApiError> failure = read_failure(error);
+    co_await refuse_unread(connection, failure);
+    co_return false;
   }
-  if (!error) co_await http::async_read(stream, buffer, parser, net::redirect_error(net::use_awaitable, error));
-  if (!error) co_return parser.release();
-  if (const std::optional<ApiError> failure = read_failure(error)) {
-    const Response refusal = error_response(*failure);
-    const Headers none;
-    co_await write_response(connection, refusal, 11, /*keep_alive=*/false, none);
+  const std::optional<std::string> tenant = tenant_of(context.options, parser.get());
+  Headers headers = {{"x-tessera-precision", context.service.precision_header()}};
+  const Tenant tenant_known = tenant.has_value() ? Tenant::kKnown : Tenant::kUnknown;
+  if (const std::optional<Response> response =
+          answer_without_body(context.service, parser.get(), tenant_known, headers)) {
+    const Answering answering(context);
+    const bool whole = parser.is_done();
+    const bool keep_alive = whole && parser.get().keep_alive() && !context.draining;
+    const bool open = co_await write_response(connection, *response, parser.get().version(), keep_alive, headers);
+    if (!whole) co_await end_unread(connection);
+    co_return open;
   }
-  co_return std::nullopt;
+  BodyBudget::Share share(context.bodies);
+  const bool read = co_await read_body(connection, parser, share);
+  if (!read) co_return false;
+  const Answering answering(context);
+  Request request = parser.release();
+  co_return co_await handle(connection, request, share, *tenant, headers);
 }
 
 }  // namespace
@@ -242,17 +324,13 @@ net::awaitable<void> run_session(SessionContext& context, beast::tcp_stream stre
   connection.stream.socket().set_option(net::ip::tcp::no_delay(true), ignored);
   bool open = true;
   while (open && !context.draining) {
-    const std::optional<Request> request = co_await read_request(connection);
-    if (!request.has_value()) break;
-    context.answering.fetch_add(1);
     try {
-      open = co_await handle(connection, *request);
+      open = co_await serve_request(connection);
     } catch (const std::exception& exception) {
       // A fault of our own, contained: this request dies, the server lives.
       base::log().error("request handler: {}", exception.what());
       open = false;
     }
-    context.answering.fetch_sub(1);
   }
   connection.stream.socket().shutdown(net::ip::tcp::socket::shutdown_send, ignored);
 }

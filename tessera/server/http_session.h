@@ -6,6 +6,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 
+#include "tessera/server/body_budget.h"
 #include "tessera/server/http_server.h"
 
 namespace tessera::server {
@@ -17,6 +18,7 @@ struct SessionContext {
   std::atomic<bool> draining{false};
   std::atomic<std::int64_t> connections{0};
   std::atomic<std::int64_t> answering{0};
+  BodyBudget bodies{options.body_bytes_max};
 };
 
 // One connection. What the client sends before it is asked for lies in `buffer`, for the request that it begins.
