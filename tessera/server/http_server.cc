@@ -114,6 +114,7 @@ void HttpServer::stop() {
   begin_drain();
   state_->io.stop();
   if (state_->thread.joinable()) state_->thread.join();
+  state_->context.workers.reset();
 }
 
 }  // namespace tessera::server

@@ -21,6 +21,10 @@ struct HttpServerOptions {
   // Of all request bodies that are in memory at once; a request whose body goes beyond it is refused with 503. A body
   // counts from its announcement, or as its chunks come, until its prompt is encoded.
   std::int64_t body_bytes_max = 256 << 20;
+  // Bodies that are not short are parsed, and their texts rendered and encoded, by so many threads apart from the one
+  // that serves the connections; more than so many at once, waiting or under way, are refused with 503.
+  std::int64_t text_threads = 2;
+  std::int64_t text_jobs_max = 256;
   std::chrono::milliseconds idle_timeout{120'000};        // Between requests, and for reading one.
   std::chrono::milliseconds write_timeout{30'000};        // A client that reads nothing for so long is dropped.
   std::chrono::milliseconds keep_alive_interval{15'000};  // A comment in a stream that is silent for so long.
@@ -38,7 +42,7 @@ class HttpServer {
   void begin_drain();
   // Waits until no answer is under way, at most `timeout`. Whether it was so.
   bool wait_drained(std::chrono::milliseconds timeout);
-  // Closes everything. Idempotent.
+  // Closes everything; a text that is being encoded is encoded to its end first. Idempotent.
   void stop();
 
  private:

@@ -12,7 +12,9 @@
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <variant>
 
 #include "tessera/base/limits.h"
 #include "tessera/base/logging.h"
@@ -34,6 +36,8 @@ using Request = http::request<http::string_body>;
 // Of a body, at once; and how long a refused client may go on sending one.
 constexpr std::size_t kReadBytes = 16 << 10;
 constexpr std::chrono::seconds kLingerTime{2};
+// A shorter body is dealt with at once: going to another thread and back would take longer.
+constexpr std::size_t kShortBodyBytes = 4 << 10;
 
 enum class Tenant : std::uint8_t { kKnown, kUnknown };
 
@@ -168,6 +172,18 @@ ApiResult<Generation> prepare(Service& service, std::string_view path, std::stri
   return service.prepare_completion(std::move(*request), request_id, tenant);
 }
 
+// What a body comes to: the whole answer, or something to generate.
+using Outcome = std::variant<Response, Generation>;
+
+// Everything that takes the longer the longer the body is. Any thread.
+Outcome process(SessionContext& context, std::string_view path, std::string_view body, const std::string& request_id,
+                const std::string& tenant) {
+  if (std::optional<Response> response = handle_post(context, path, body, tenant)) return std::move(*response);
+  ApiResult<Generation> generation = prepare(context.service, path, body, request_id, tenant);
+  if (!generation.has_value()) return error_response(generation.error());
+  return std::move(*generation);
+}
+
 // The answer to a request whose body is not wanted, its extra headers among `headers`. Nothing: the body is wanted.
 std::optional<Response> answer_without_body(Service& service, const Request& request, Tenant tenant_known,
                                             Headers& headers) {
@@ -258,25 +274,32 @@ net::awaitable<bool> read_body(Connection& connection, Parser& parser, BodyBudge
 // Answers a request whose body was wanted and has been read; false: close the connection.
 net::awaitable<bool> handle(Connection& connection, Request& request, BodyBudget::Share& share,
                             const std::string& tenant, Headers& headers) {
-  Service& service = connection.context.service;
   const unsigned version = request.version();
   const bool keep_alive = request.keep_alive() && !connection.context.draining;
-  if (const std::optional<Response> response =
-          handle_post(connection.context, path_of(request), request.body(), tenant)) {
+  const std::string request_id(view(request["x-request-id"]));
+  Outcome outcome;
+  const std::function<void()> work = [&] {
+    outcome = process(connection.context, path_of(request), request.body(), request_id, tenant);
+  };
+  bool processed = true;
+  if (request.body().size() < kShortBodyBytes) {
+    work();
+  } else {
+    processed = co_await connection.context.workers->run(work);
+  }
+  if (!processed) {
+    outcome = error_response({503, "overloaded_error", "overloaded", {}, "too many long texts at once; try again"});
+  }
+  if (const Response* response = std::get_if<Response>(&outcome)) {
     co_return co_await write_response(connection, *response, version, keep_alive, headers);
   }
-  const std::string request_id(view(request["x-request-id"]));
-  ApiResult<Generation> generation = prepare(service, path_of(request), request.body(), request_id, tenant);
-  if (!generation.has_value()) {
-    const Response refusal = error_response(generation.error());
-    co_return co_await write_response(connection, refusal, version, keep_alive, headers);
-  }
+  Generation& generation = std::get<Generation>(outcome);
   // Nobody needs the body while the answer is under way: its memory is for others.
   std::string().swap(request.body());
   share.give_back();
-  headers.emplace_back("x-request-id", generation->options.request_id);
+  headers.emplace_back("x-request-id", generation.options.request_id);
   const bool keep_connection =
-      co_await answer_generation(connection, std::move(*generation), version, keep_alive, headers);
+      co_await answer_generation(connection, std::move(generation), version, keep_alive, headers);
   co_return keep_connection&& keep_alive;
 }
 

@@ -5,9 +5,11 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
+#include <memory>
 
 #include "tessera/server/body_budget.h"
 #include "tessera/server/http_server.h"
+#include "tessera/server/text_workers.h"
 
 namespace tessera::server {
 
@@ -18,6 +20,8 @@ struct SessionContext {
   std::atomic<bool> draining{false};
   std::atomic<std::int64_t> connections{0};
   std::atomic<std::int64_t> answering{0};
+  // Destroyed after the last coroutine has run and before the first is destroyed (text_workers.h).
+  std::unique_ptr<TextWorkers> workers = std::make_unique<TextWorkers>(options.text_threads, options.text_jobs_max);
   BodyBudget bodies{options.body_bytes_max};
 };
 

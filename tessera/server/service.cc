@@ -97,6 +97,16 @@ ApiResult<Generation> Service::begin(GenerationKind kind, GenerationOptions opti
   return generation;
 }
 
+std::optional<ApiError> Service::check_length(std::int64_t tokens_min, std::int64_t room,
+                                              const std::string& param) const {
+  if (tokens_min <= room) return std::nullopt;
+  return bad_request(
+      fmt::format("'{}': the text is too long: no token stands for more than {} bytes, so that it has at "
+                  "least {} tokens; this server has room for {}",
+                  param, tokenizer_.longest_token_bytes(), tokens_min, room),
+      param, "context_length_exceeded");
+}
+
 std::optional<ApiError> Service::add_prompt(Generation& generation, const std::vector<std::int32_t>& prompt,
                                             const std::string& echo, const std::string& tenant) {
   const std::int64_t context = router_.context_tokens_max();
@@ -149,6 +159,10 @@ ApiResult<Generation> Service::prepare_chat(ChatRequest request, const std::stri
   }
   base::Result<std::vector<text::Segment>> segments = chat_format_->render(request.messages, {});
   if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
+  const std::int64_t room = router_.context_tokens_max() - 1;
+  if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
+    return std::unexpected(std::move(*error));
+  }
   if (auto error = add_prompt(*generation, tokenizer_.encode(*segments), {}, tenant)) {
     return std::unexpected(std::move(*error));
   }
@@ -161,6 +175,14 @@ ApiResult<Generation> Service::prepare_completion(CompletionRequest request, con
   if (!generation.has_value()) return generation;
   if (static_cast<std::int64_t>(request.prompts.size()) * generation->options.n > 256) {
     return std::unexpected(bad_request("more than 256 choices (prompts times n) in one request", "n"));
+  }
+  const std::int64_t room = router_.context_tokens_max() - 1;
+  for (const Prompt& prompt : request.prompts) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    if (text == nullptr) continue;
+    if (auto error = check_length(tokenizer_.tokens_min(*text), room, "prompt")) {
+      return std::unexpected(std::move(*error));
+    }
   }
   for (const Prompt& prompt : request.prompts) {
     std::vector<std::int32_t> ids;
@@ -238,8 +260,12 @@ std::int64_t Service::abort_by_request_id(const std::string& request_id, const s
 
 ApiResult<std::string> Service::tokenize(const TokenizeRequest& request) const {
   if (auto error = check_model(request.model)) return std::unexpected(std::move(*error));
+  const std::int64_t room = router_.context_tokens_max();
   std::vector<text::TokenId> ids;
   if (const auto* text = std::get_if<std::string>(&request.input)) {
+    if (auto error = check_length(tokenizer_.tokens_min(*text), room, "prompt")) {
+      return std::unexpected(std::move(*error));
+    }
     ids = tokenizer_.encode(*text);
   } else {
     if (chat_format_ == nullptr) return std::unexpected(bad_request("this model has no chat format", "messages"));
@@ -247,6 +273,9 @@ ApiResult<std::string> Service::tokenize(const TokenizeRequest& request) const {
     if (!request.add_generation_prompt) options.generation_prompt = text::GenerationPrompt::kOmit;
     const auto segments = chat_format_->render(std::get<std::vector<text::ChatMessage>>(request.input), options);
     if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
+    if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
+      return std::unexpected(std::move(*error));
+    }
     ids = tokenizer_.encode(*segments);
   }
   JsonWriter json;

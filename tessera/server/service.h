@@ -59,6 +59,7 @@ class Service {
   // Aborts the tenant's sequences with the client's request id (empty: all of the tenant's). How many sequences.
   std::int64_t abort_by_request_id(const std::string& request_id, const std::string& tenant);
 
+  // A text that cannot fit the context is refused, not counted.
   ApiResult<std::string> tokenize(const TokenizeRequest& request) const;
   ApiResult<std::string> detokenize(const DetokenizeRequest& request) const;
   std::string models_json() const;
@@ -84,6 +85,8 @@ class Service {
   std::optional<ApiError> check_model(const std::string& name) const;
   std::optional<ApiError> check_precision(const GenerationOptions& options) const;
   ApiResult<Generation> begin(GenerationKind kind, GenerationOptions options, const std::string& request_id);
+  // Refuses a text that cannot have room, whatever its tokens are: before it is encoded, which would take long.
+  std::optional<ApiError> check_length(std::int64_t tokens_min, std::int64_t room, const std::string& param) const;
   std::optional<ApiError> add_prompt(Generation& generation, const std::vector<std::int32_t>& prompt,
                                      const std::string& echo, const std::string& tenant);
   std::vector<std::int32_t> stop_ids(const GenerationOptions& options, GenerationKind kind) const;

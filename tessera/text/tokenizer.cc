@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/text/bpe.h"
 #include "tessera/text/byte_level.h"
@@ -43,6 +46,7 @@ struct Tokenizer::State {
            (tokens[static_cast<std::size_t>(id)].flags & flag) != 0;
   }
   void add_words(const std::vector<TokenId>& spelled, WholeWords which);
+  std::int64_t spelled_bytes(std::string_view text) const;
   void encode_text(std::string_view text, EncodeScratch& scratch, std::vector<TokenId>& ids) const;
   void encode_valid(std::string_view text, EncodeScratch& scratch, std::vector<TokenId>& ids) const;
   void encode_word(std::string_view word, EncodeScratch& scratch, std::vector<TokenId>& ids) const;
@@ -54,6 +58,8 @@ struct Tokenizer::State {
   std::unordered_map<std::string_view, TokenId> words;
   std::optional<Bpe> bpe;  // Always there.
   std::vector<RegexSplitter> splitters;
+  std::array<bool, 256> has_token{};  // Of each byte; a byte without one may be dropped.
+  std::int64_t longest_token_bytes = 1;
   std::vector<TokenId> eos_ids;
   std::vector<TokenId> prompt_prefix_ids;
 };
@@ -84,7 +90,11 @@ base::Result<std::unique_ptr<Tokenizer>> Tokenizer::parse(std::string_view token
       continue;
     }
     token.bytes = std::move(*bytes);
-    if (token.bytes.size() == 1) byte_ids[static_cast<unsigned char>(token.bytes.front())] = id;
+    state->longest_token_bytes = std::max(state->longest_token_bytes, std::ssize(token.bytes));
+    if (token.bytes.size() == 1) {
+      byte_ids[static_cast<unsigned char>(token.bytes.front())] = id;
+      state->has_token[static_cast<unsigned char>(token.bytes.front())] = true;
+    }
     if (token.flags == kPresent) spelled.push_back(id);
   }
   std::size_t repeated = 0;
@@ -170,6 +180,28 @@ std::vector<TokenId> Tokenizer::encode(std::span<const Segment> segments) const 
   state_->encode_text(text, scratch, ids);
   return ids;
 }
+
+std::int64_t Tokenizer::State::spelled_bytes(std::string_view text) const {
+  std::int64_t count = 0;
+  for (const char byte : text) count += has_token[static_cast<unsigned char>(byte)] ? 1 : 0;
+  return count;
+}
+
+std::int64_t Tokenizer::tokens_min(std::string_view text) const {
+  return base::ceil_div(state_->spelled_bytes(text), state_->longest_token_bytes);
+}
+
+std::int64_t Tokenizer::tokens_min(std::span<const Segment> segments) const {
+  std::int64_t tokens = 0;
+  std::int64_t bytes = 0;
+  for (const Segment& segment : segments) {
+    if (segment.kind == Segment::Kind::kToken) ++tokens;
+    bytes += state_->spelled_bytes(segment.text);
+  }
+  return tokens + base::ceil_div(bytes, state_->longest_token_bytes);
+}
+
+std::int64_t Tokenizer::longest_token_bytes() const { return state_->longest_token_bytes; }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, SpecialTokens special) const {
   std::string text;

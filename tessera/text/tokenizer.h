@@ -76,6 +76,13 @@ class Tokenizer {
   // A rendered prompt. Token segments must be in the vocabulary.
   std::vector<TokenId> encode(std::span<const Segment> segments) const;
 
+  // encode() gives at least so many tokens. One pass over the bytes, without encoding: every byte that has a token of
+  // its own becomes part of one token, and no token stands for more than longest_token_bytes().
+  std::int64_t tokens_min(std::string_view text) const;
+  std::int64_t tokens_min(std::span<const Segment> segments) const;
+  // The most bytes that a token of the vocabulary stands for; at least 1.
+  std::int64_t longest_token_bytes() const;
+
   // Valid UTF-8: the tokens' bytes in a row, ill-formed parts replaced (utf8.h). Ids that the vocabulary does not have
   // add nothing: ask contains() where they have to be refused.
   std::string decode(std::span<const TokenId> ids, SpecialTokens special) const;

@@ -193,6 +193,35 @@ TEST(Tokenizer, TakesAnyBytes) {
   }));
 }
 
+// The bound is below every encoding that the library's goldens and arbitrary texts have, and it is reached.
+TEST(Tokenizer, NoEncodingHasFewerTokensThanTheBound) {
+  const Tokenizer& tokenizer = smollm2();
+  std::string_view longest;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.is_added(id) && tokenizer.token_bytes(id).size() > longest.size())
+      longest = tokenizer.token_bytes(id);
+  }
+  EXPECT_EQ(tokenizer.longest_token_bytes(), std::ssize(longest));
+  EXPECT_EQ(tokenizer.encode(longest).size(), 1u);
+  EXPECT_EQ(tokenizer.tokens_min(longest), 1);
+  EXPECT_EQ(tokenizer.tokens_min(std::string(longest) + "a"), 2);
+  EXPECT_EQ(tokenizer.tokens_min(""), 0);
+  // Bytes without a token are dropped, however many there are.
+  EXPECT_TRUE(tokenizer.encode(std::string(10'000, '\x04')).empty());
+  EXPECT_EQ(tokenizer.tokens_min(std::string(10'000, '\x04')), 0);
+  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl")) {
+    EXPECT_LE(tokenizer.tokens_min(golden_string(line, "text")), std::ssize(golden_ids(line, "ids")));
+  }
+  EXPECT_TRUE(rc::check("below every encoding", [&] {
+    const std::string text =
+        *rc::gen::oneOf(arbitrary_text(), rc::gen::container<std::string>(rc::gen::arbitrary<char>()));
+    RC_ASSERT(tokenizer.tokens_min(text) <= std::ssize(tokenizer.encode(text)));
+    const std::vector<Segment> segments = {Segment::of_token(1), Segment::of_text(text), Segment::of_text(text)};
+    RC_ASSERT(tokenizer.tokens_min(segments) <= std::ssize(tokenizer.encode(segments)));
+    RC_ASSERT(tokenizer.tokens_min(segments) >= 1 + tokenizer.tokens_min(text));
+  }));
+}
+
 TEST(Tokenizer, SegmentsPutControlTokensWhereTheyAreAsked) {
   const Tokenizer& tokenizer = smollm2();
   const std::vector<Segment> segments = {Segment::of_token(1), Segment::of_text("user\nHel"),

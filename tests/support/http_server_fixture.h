@@ -29,7 +29,7 @@ class HttpServerTest : public testing::Test {
     router_ = std::move(*router::Router::create(router_options, {engine_.get()}, events_, clock_));
     router_->start();
     service_ = std::make_unique<server::Service>(server::ServiceOptions{"toy", "1.2.3", kByteVocabulary}, *tokenizer_,
-                                                 &format_, *router_, clock_);
+                                                 chat_format_, *router_, clock_);
     options.port = 0;
     auto started = server::HttpServer::start(options, *service_);
     ASSERT_TRUE(started.has_value()) << started.error().message();
@@ -62,6 +62,7 @@ class HttpServerTest : public testing::Test {
   request::EngineEventQueue events_{65536};
   std::unique_ptr<text::Tokenizer> tokenizer_ = byte_tokenizer();
   PlainChatFormat format_;
+  const text::ChatFormat* chat_format_ = &format_;  // A test may put another in before it serves.
   std::unique_ptr<ScriptedEngine> engine_;
   std::unique_ptr<router::Router> router_;
   std::unique_ptr<server::Service> service_;
