@@ -1,9 +1,9 @@
-# tessera_fuzz(NAME SOURCES f_fuzz.cc ROOMS a b LIBRARIES x::y [CORPUS folder] [MUST_FIND text])
+# tessera_fuzz(NAME SOURCES f_fuzz.cc ROOMS a b LIBRARIES x::y [CORPUS folder] [DICTIONARY file] [MUST_FIND text])
 #
 # Declares a libFuzzer target, built only by the preset `fuzz`, and the ctest case fuzz.NAME (label fuzz) that runs it
 # for TESSERA_FUZZ_SECONDS from a fixed seed. Sources are named *_fuzz.cc; CORPUS is a folder of first inputs beside
-# them. With MUST_FIND the case passes only when the fuzzer stops at a fault whose report holds that text: for canaries,
-# which prove that a fault would be found.
+# them, DICTIONARY a file of words to put them together from. With MUST_FIND the case passes only when the fuzzer stops
+# at a fault whose report holds that text: for canaries, which prove that a fault would be found.
 #
 # Include this before the rooms: it also has every room instrumented.
 set(TESSERA_FUZZ_SECONDS 25 CACHE STRING "How long the ctest case of one fuzz target runs")
@@ -20,7 +20,7 @@ function(tessera_fuzz name)
   if(NOT TESSERA_FUZZ)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "CORPUS;MUST_FIND" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "CORPUS;DICTIONARY;MUST_FIND" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
   list(TRANSFORM ARG_ROOMS PREPEND tessera_)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -36,10 +36,14 @@ function(tessera_fuzz name)
   if(ARG_CORPUS)
     list(APPEND corpus ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS})
   endif()
+  set(words)
+  if(ARG_DICTIONARY)
+    set(words -dict=${CMAKE_CURRENT_SOURCE_DIR}/${ARG_DICTIONARY})
+  endif()
   math(EXPR limit "${TESSERA_FUZZ_SECONDS} + 120")
   add_test(NAME fuzz.${name}
            COMMAND ${name} -seed=20261129 -max_total_time=${TESSERA_FUZZ_SECONDS} -timeout=20 -rss_limit_mb=4096
-                   -print_final_stats=1 -artifact_prefix=${CMAKE_BINARY_DIR}/fuzz/${name}. ${corpus})
+                   -print_final_stats=1 -artifact_prefix=${CMAKE_BINARY_DIR}/fuzz/${name}. ${words} ${corpus})
   set_tests_properties(fuzz.${name} PROPERTIES LABELS fuzz TIMEOUT ${limit})
   if(ARG_MUST_FIND)
     set_tests_properties(fuzz.${name} PROPERTIES PASS_REGULAR_EXPRESSION "${ARG_MUST_FIND}")
