@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <system_error>
-
 #include "tessera/base/limits.h"
 #include "tessera/models/config_fields.h"
 #include "tessera/models/family.h"
@@ -45,16 +43,9 @@ base::Status read_dtype(const ConfigFields& fields, ModelConfig& config) {
   return base::ok_status();
 }
 
-base::Status read_eos(const ConfigFields& fields, ModelConfig& config) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::int64_t> ids,
-                           fields.integer_or_list("eos_token_id", {0, config.vocab_size - 1}, limits::kStopTokensMax));
-  for (const std::int64_t id : ids) config.eos_token_ids.push_back(static_cast<std::int32_t>(id));
-  return base::ok_status();
-}
-
 }  // namespace
 
-base::Result<ModelConfig> parse_config(std::string_view config_json, std::optional<std::string_view> generation_json) {
+base::Result<ModelConfig> parse_config(std::string_view config_json) {
   TESSERA_ASSIGN_OR_RETURN(const ConfigFields fields, ConfigFields::parse(config_json, kConfigFileName));
   TESSERA_ASSIGN_OR_RETURN(const FamilyEntry* family, find_family(fields));
   ModelConfig config;
@@ -72,29 +63,13 @@ base::Result<ModelConfig> parse_config(std::string_view config_json, std::option
   }
   TESSERA_RETURN_IF_ERROR(read_dtype(fields, config));
   TESSERA_RETURN_IF_ERROR(family->read_fields(fields, config));
-
-  if (generation_json.has_value()) {
-    TESSERA_ASSIGN_OR_RETURN(const ConfigFields generation,
-                             ConfigFields::parse(*generation_json, kGenerationConfigFileName));
-    if (generation.has("eos_token_id")) {
-      TESSERA_RETURN_IF_ERROR(read_eos(generation, config));
-      return config;
-    }
-  }
-  if (fields.has("eos_token_id")) TESSERA_RETURN_IF_ERROR(read_eos(fields, config));
   return config;
 }
 
 base::Result<ModelConfig> read_config(const std::filesystem::path& dir) {
   TESSERA_ASSIGN_OR_RETURN(const std::string config_json,
                            weights::read_text_file(dir / kConfigFileName, limits::kConfigFileBytesMax));
-  std::error_code ignored;
-  if (!std::filesystem::exists(dir / kGenerationConfigFileName, ignored)) {
-    return parse_config(config_json, std::nullopt);
-  }
-  TESSERA_ASSIGN_OR_RETURN(const std::string generation_json,
-                           weights::read_text_file(dir / kGenerationConfigFileName, limits::kConfigFileBytesMax));
-  return parse_config(config_json, generation_json);
+  return parse_config(config_json);
 }
 
 }  // namespace tessera::models

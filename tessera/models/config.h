@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "tessera/base/status.h"
 
@@ -32,17 +30,15 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   std::string dtype;  // "float32", "bfloat16", ...: what config.json says; the tensors' own dtypes are what counts.
-  std::vector<std::int32_t> eos_token_ids;  // From generation_config.json where it is there, else from config.json.
 };
 
 inline constexpr std::string_view kConfigFileName = "config.json";
-inline constexpr std::string_view kGenerationConfigFileName = "generation_config.json";
 
-// Parses the text of config.json, and of generation_config.json where there is one. Messages name file, field and
-// expectation.
-base::Result<ModelConfig> parse_config(std::string_view config_json, std::optional<std::string_view> generation_json);
+// Parses the text of config.json. Messages name file, field and expectation. Stop tokens are not the model's business:
+// text/eos_tokens.h.
+base::Result<ModelConfig> parse_config(std::string_view config_json);
 
-// Reads config.json (and generation_config.json beside it). `dir` is a model folder.
+// Reads config.json of the model folder `dir`.
 base::Result<ModelConfig> read_config(const std::filesystem::path& dir);
 
 }  // namespace tessera::models

@@ -109,23 +109,4 @@ base::Result<std::vector<std::string>> ConfigFields::texts(std::string_view fiel
   return out;
 }
 
-base::Result<std::vector<std::int64_t>> ConfigFields::integer_or_list(std::string_view field, Range<std::int64_t> range,
-                                                                      std::int64_t count_max) const {
-  TESSERA_ASSIGN_OR_RETURN(const json::value* value, require(field, "a whole number or a list of them"));
-  std::vector<std::int64_t> out;
-  if (!value->is_array()) {
-    TESSERA_ASSIGN_OR_RETURN(const std::int64_t number, to_integer(field, *value, range));
-    out.push_back(number);
-    return out;
-  }
-  if (std::ssize(value->get_array()) > count_max) {
-    return base::failure(refuse(field, fmt::format("expected at most {} numbers", count_max)));
-  }
-  for (const json::value& item : value->get_array()) {
-    TESSERA_ASSIGN_OR_RETURN(const std::int64_t number, to_integer(field, item, range));
-    out.push_back(number);
-  }
-  return out;
-}
-
 }  // namespace tessera::models

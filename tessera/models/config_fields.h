@@ -37,9 +37,6 @@ class ConfigFields {
   base::Result<ConfigFields> object(std::string_view field) const;
   // Strings; at most `count_max`.
   base::Result<std::vector<std::string>> texts(std::string_view field, std::int64_t count_max) const;
-  // One whole number or a list of at most `count_max`.
-  base::Result<std::vector<std::int64_t>> integer_or_list(std::string_view field, Range<std::int64_t> range,
-                                                          std::int64_t count_max) const;
 
   // invalid_argument: "<file>: <field>: <message>", for what a caller finds wrong with a value.
   base::Status refuse(std::string_view field, std::string_view message) const;

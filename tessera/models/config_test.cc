@@ -13,7 +13,6 @@ namespace tessera::models {
 namespace {
 
 using base::StatusCode;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 // SmolLM2's config.json, with `from` replaced by `to`; an empty `from` changes nothing.
@@ -31,12 +30,12 @@ std::string config_text(const std::string& from = "", const std::string& to = ""
 }
 
 base::Status refusal(const std::string& text) {
-  const auto config = parse_config(text, std::nullopt);
+  const auto config = parse_config(text);
   return config.has_value() ? base::ok_status() : config.error();
 }
 
 TEST(Config, OldSpelling) {
-  const auto config = parse_config(config_text(), std::nullopt);
+  const auto config = parse_config(config_text());
   ASSERT_TRUE(config.has_value()) << config.error().to_string();
   EXPECT_EQ(config->family, Family::kLlama);
   EXPECT_EQ(config->architecture, "LlamaForCausalLM");
@@ -54,14 +53,13 @@ TEST(Config, OldSpelling) {
   EXPECT_TRUE(config->tie_word_embeddings);
   EXPECT_FALSE(config->attention_bias);
   EXPECT_EQ(config->dtype, "bfloat16");
-  EXPECT_THAT(config->eos_token_ids, ElementsAre(2));
 }
 
 TEST(Config, NewSpelling) {
   std::string text = config_text(R"("rope_scaling": null, "rope_theta": 100000)",
                                  R"("rope_parameters": {"rope_theta": 5e4, "rope_type": "default"})");
   text.replace(text.find("torch_dtype"), 11, "dtype");
-  const auto config = parse_config(text, std::nullopt);
+  const auto config = parse_config(text);
   ASSERT_TRUE(config.has_value()) << config.error().to_string();
   EXPECT_EQ(config->rope_theta, 50000.0f);
   EXPECT_EQ(config->dtype, "bfloat16");
@@ -80,30 +78,14 @@ TEST(Config, BothSpellingsMayAgree) {
 TEST(Config, DefaultsThatTheFormatDefines) {
   std::string text = config_text(R"("num_key_value_heads": 3,)", "");
   text.replace(text.find(R"("tie_word_embeddings": true,)"), 28, "");
-  const auto config = parse_config(text, std::nullopt);
+  const auto config = parse_config(text);
   ASSERT_TRUE(config.has_value()) << config.error().to_string();
   EXPECT_EQ(config->num_key_value_heads, 9);
   EXPECT_FALSE(config->tie_word_embeddings);
   // A head size of its own need not divide the hidden size.
-  const auto own = parse_config(config_text(R"("hidden_size": 576)", R"("hidden_size": 500, "head_dim": 72)"), {});
+  const auto own = parse_config(config_text(R"("hidden_size": 576)", R"("hidden_size": 500, "head_dim": 72)"));
   ASSERT_TRUE(own.has_value()) << own.error().to_string();
   EXPECT_EQ(own->head_dim, 72);
-}
-
-TEST(Config, StopTokensComeFromTheGenerationConfigFirst) {
-  EXPECT_THAT(parse_config(config_text(), R"({"eos_token_id": [7, 9]})")->eos_token_ids, ElementsAre(7, 9));
-  EXPECT_THAT(parse_config(config_text(), R"({"eos_token_id": 5})")->eos_token_ids, ElementsAre(5));
-  EXPECT_THAT(parse_config(config_text(), R"({"eos_token_id": null})")->eos_token_ids, ElementsAre(2));
-  EXPECT_THAT(parse_config(config_text(), "{}")->eos_token_ids, ElementsAre(2));
-  EXPECT_THAT(parse_config(config_text(R"("eos_token_id": 2)", R"("eos_token_id": [2, 3])"), {})->eos_token_ids,
-              ElementsAre(2, 3));
-  EXPECT_TRUE(parse_config(config_text(R"("eos_token_id": 2,)", ""), {})->eos_token_ids.empty());
-  for (const char* generation : {R"({"eos_token_id": 49152})", R"({"eos_token_id": -1})", R"({"eos_token_id": "2"})",
-                                 R"({"eos_token_id": [1.5]})", "[]", "nonsense"}) {
-    const auto config = parse_config(config_text(), generation);
-    ASSERT_FALSE(config.has_value()) << generation;
-    EXPECT_THAT(config.error().message(), HasSubstr("generation_config.json: "));
-  }
 }
 
 // Files spell out what they do not use.
@@ -242,12 +224,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"HugeContext", "8192", "16777217", kInvalid, "max_position_embeddings: is 16777217"},
         Refused{"NoContext", R"("max_position_embeddings": 8192,)", "", kInvalid, "max_position_embeddings: missing"},
         Refused{"NoEpsilon", R"("rms_norm_eps": 1e-05,)", "", kInvalid, "rms_norm_eps: missing"},
-        Refused{"NegativeEpsilon", "1e-05", "-1e-05", kInvalid, "rms_norm_eps: is -1e-05"},
-        Refused{"StopTokenOutsideTheVocabulary", R"("eos_token_id": 2)", R"("eos_token_id": 49152)", kInvalid,
-                "eos_token_id: is 49152, expected a whole number from 0 to 49151"}),
+        Refused{"NegativeEpsilon", "1e-05", "-1e-05", kInvalid, "rms_norm_eps: is -1e-05"}),
     [](const testing::TestParamInfo<Refused>& tested) { return std::string(tested.param.name); });
 
-TEST(Config, ReadsBothFilesOfAFolder) {
+TEST(Config, ReadsTheFileOfAFolder) {
   const test_support::TemporaryFolder folder("config");
   const auto missing = read_config(folder.path());
   ASSERT_FALSE(missing.has_value());
@@ -255,9 +235,11 @@ TEST(Config, ReadsBothFilesOfAFolder) {
   EXPECT_THAT(missing.error().message(), HasSubstr("config.json: cannot be opened"));
 
   std::ofstream(folder.path() / "config.json") << config_text();
-  EXPECT_THAT(read_config(folder.path())->eos_token_ids, ElementsAre(2));
-  std::ofstream(folder.path() / "generation_config.json") << R"({"eos_token_id": [4]})";
-  EXPECT_THAT(read_config(folder.path())->eos_token_ids, ElementsAre(4));
+  // Stop tokens have one reader, in the text room.
+  std::ofstream(folder.path() / "generation_config.json") << "nonsense";
+  const auto config = read_config(folder.path());
+  ASSERT_TRUE(config.has_value()) << config.error().to_string();
+  EXPECT_EQ(config->vocab_size, 49152);
 
   std::filesystem::resize_file(folder.path() / "config.json", 1ull << 40);  // Sparse: refused unread.
   EXPECT_EQ(read_config(folder.path()).error().code(), StatusCode::kOutOfRange);

@@ -34,7 +34,7 @@ using Row = std::vector<double>;
 class DenseLlama {
  public:
   explicit DenseLlama(const TinyLlamaOptions& options) : o_(options) {
-    const ModelConfig config = *parse_config(test_support::tiny_llama_config(options), std::nullopt);
+    const ModelConfig config = *parse_config(test_support::tiny_llama_config(options));
     for (const TensorSpec& spec : describe(config).tensors) {
       weights_[spec.name] = test_support::tiny_tensor_values(spec, options);
     }

@@ -250,7 +250,7 @@ TEST(Describe, ShardsTileEveryTensor) {
   TinyLlamaOptions options;
   options.num_attention_heads = 8;
   options.num_key_value_heads = 4;
-  const ModelConfig config = *parse_config(test_support::tiny_llama_config(options), std::nullopt);
+  const ModelConfig config = *parse_config(test_support::tiny_llama_config(options));
   for (const std::int32_t world : {1, 2, 4}) {
     for (const TensorSpec& spec : describe(config).tensors) {
       std::int64_t elements = 0;

@@ -104,7 +104,7 @@ base::Status write_tiny_llama(const std::filesystem::path& dir, const TinyLlamaO
   TESSERA_CHECK(options.dtype == base::DType::kF32 || options.dtype == base::DType::kBF16);
   TESSERA_CHECK(options.shards >= 1);
   const std::string config_text = tiny_llama_config(options);
-  TESSERA_ASSIGN_OR_RETURN(const models::ModelConfig config, models::parse_config(config_text, std::nullopt));
+  TESSERA_ASSIGN_OR_RETURN(const models::ModelConfig config, models::parse_config(config_text));
   {
     std::ofstream file(dir / models::kConfigFileName, std::ios::binary | std::ios::trunc);
     file << config_text;
