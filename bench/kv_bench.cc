@@ -1,4 +1,4 @@
-// KV write in both formats, gather with conversion and digest, and the page check.
+// KV write in both formats, gather with conversion and digest, scatter, digest of what is stored, and the page check.
 #include "bench/op_bench.h"
 
 namespace tessera::bench {
@@ -45,11 +45,51 @@ void gather_pages(benchmark::State& state, ops::KvFormat target_format) {
 BENCHMARK_CAPTURE(gather_pages, to_bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(gather_pages, to_fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-// One row of the batch, host work of the verifier included.
+// What a decode engine does with the images that it is handed: every token of a sequence's pages, in one layer.
+void scatter_pages(benchmark::State& state, ops::KvFormat format) {
+  constexpr std::int32_t kTokens = 2048;
+  PagedSequences kv(format, 1, 1, kTokens);
+  const kv_cache::CheckedPages checked = kv.check(kTokens);
+  const ops::KvLayout& layout = kv.cache().layout;
+  const std::int32_t pages = kTokens / layout.page_size;
+  std::vector<std::byte> images(static_cast<std::size_t>(pages * layout.page_layer_bytes()));
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(pages));
+  const auto stream = backend().make_stream();
+  backend().gather_pages(
+      *stream, {checked.pages, kv.cache(), layout, 0, 0, 0, pages, kDigestKey, images.data(), digests.data()});
+  const double bytes = static_cast<double>(layout.token_layer_bytes()) * kTokens;
+  run_op(state, bytes, 0.0, [&] { backend().scatter_pages(*stream, {checked.slots, kv.cache(), 0, images.data()}); });
+}
+BENCHMARK_CAPTURE(scatter_pages, bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(scatter_pages, fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+void digest_pages(benchmark::State& state, ops::KvFormat format) {
+  constexpr std::int32_t kTokens = 2048;
+  PagedSequences kv(format, 1, 1, kTokens);
+  const kv_cache::CheckedPages checked = kv.check(0);
+  const ops::KvLayout& layout = kv.cache().layout;
+  const std::int32_t pages = kTokens / layout.page_size;
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(pages));
+  const auto stream = backend().make_stream();
+  const double bytes = static_cast<double>(layout.token_layer_bytes()) * kTokens;
+  run_op(state, bytes, 0.0, [&] {
+    backend().digest_pages(*stream, {checked.pages, kv.cache(), 0, 0, 0, pages, kDigestKey, digests.data()});
+  });
+}
+BENCHMARK_CAPTURE(digest_pages, bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(digest_pages, fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+// One decode step's check of a batch, host work of the verifier included.
 void verify_pages(benchmark::State& state) {
+  constexpr int kRows = 32;
   const auto length = static_cast<std::int32_t>(state.range(0));
-  PagedSequences kv(ops::KvFormat::kBF16, 1, 32, length);
-  run_op(state, 0.0, 0.0, [&] { kv.check(1); });
+  PagedSequences kv(ops::KvFormat::kBF16, 1, kRows, length);
+  // What the check reads. A page: its table entry, two tags, two owners and its position. A row: kv_len, write_start,
+  // and, of its one token, row, position, slot and the lease count of the page.
+  constexpr double kPageBytes = 4 + 2 * 8 + 2 * 8 + 4;
+  constexpr double kRowBytes = 4 + 4 + 4 + 4 + 8 + 4;
+  const double pages_a_row = static_cast<double>(length / kv.cache().layout.page_size);
+  run_op(state, kRows * (pages_a_row * kPageBytes + kRowBytes), 0.0, [&] { kv.check(1); });
 }
 BENCHMARK(verify_pages)->ArgName("context")->UseManualTime()->Unit(benchmark::kMicrosecond)->Arg(512)->Arg(8192);
 
