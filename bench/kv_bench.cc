@@ -88,8 +88,8 @@ void verify_pages(benchmark::State& state) {
   // and, of its one token, row, position, slot and the lease count of the page.
   constexpr double kPageBytes = 4 + 2 * 8 + 2 * 8 + 4;
   constexpr double kRowBytes = 4 + 4 + 4 + 4 + 8 + 4;
-  const double pages_a_row = static_cast<double>(length / kv.cache().layout.page_size);
-  run_op(state, kRows * (pages_a_row * kPageBytes + kRowBytes), 0.0, [&] { kv.check(1); });
+  const std::int64_t pages_a_row = length / kv.cache().layout.page_size;
+  run_op(state, kRows * (static_cast<double>(pages_a_row) * kPageBytes + kRowBytes), 0.0, [&] { kv.check(1); });
 }
 BENCHMARK(verify_pages)->ArgName("context")->UseManualTime()->Unit(benchmark::kMicrosecond)->Arg(512)->Arg(8192);
 
