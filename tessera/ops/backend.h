@@ -12,6 +12,8 @@
 
 #include "tessera/base/status.h"
 #include "tessera/ops/buffer.h"
+#include "tessera/ops/mla.h"
+#include "tessera/ops/moe.h"
 #include "tessera/ops/page_transfer.h"
 #include "tessera/ops/sample.h"
 #include "tessera/ops/stream.h"
@@ -39,15 +41,32 @@ class Backend {
 
   // Brings a weight into this backend's layout. Refuses formats and shapes that it cannot compute with.
   virtual base::Result<Weight> prepare_weight(const WeightSource& source) = 0;
+  virtual base::Result<ExpertStack> prepare_experts(const ExpertSources& sources) = 0;
+  // `source` is kv_b_proj, usage kLinear.
+  virtual base::Result<MlaUpProjection> prepare_mla_up(const WeightSource& source, const MlaShape& shape) = 0;
+
+  // Scratch memory that an op's parameters must bring, for batches of at most `tokens` tokens. `context_tokens_max`
+  // bounds the kv_len of a row.
+  virtual std::int64_t moe_experts_scratch_bytes(const ExpertStack& experts, std::int32_t num_experts_per_tok,
+                                                 std::int64_t tokens) const = 0;
+  virtual std::int64_t mla_attention_scratch_bytes(const MlaShape& shape, std::int64_t tokens,
+                                                   std::int64_t context_tokens_max) const = 0;
+  virtual std::int64_t dsa_select_scratch_bytes(std::int32_t index_n_heads, std::int32_t index_head_dim,
+                                                std::int64_t tokens, std::int64_t context_tokens_max) const = 0;
 
   // Layers.
   virtual void embedding(Stream& stream, const EmbeddingParams& params) = 0;
   virtual void rms_norm(Stream& stream, const RmsNormParams& params) = 0;
+  virtual void layer_norm(Stream& stream, const LayerNormParams& params) = 0;
   virtual void rope(Stream& stream, const RopeParams& params) = 0;
   virtual void linear(Stream& stream, const LinearParams& params) = 0;
   virtual void swiglu(Stream& stream, const SwigluParams& params) = 0;
   virtual void kv_write(Stream& stream, const KvWriteParams& params) = 0;
   virtual void paged_attention(Stream& stream, const PagedAttentionParams& params) = 0;
+  virtual void mla_attention(Stream& stream, const MlaAttentionParams& params) = 0;
+  virtual void dsa_select(Stream& stream, const DsaSelectParams& params) = 0;
+  virtual void moe_route(Stream& stream, const MoeRouteParams& params) = 0;
+  virtual void moe_experts(Stream& stream, const MoeExpertsParams& params) = 0;
 
   // Pages.
   virtual void verify_pages(Stream& stream, const VerifyPagesParams& params) = 0;

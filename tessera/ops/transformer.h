@@ -2,6 +2,7 @@
 // backends. Sums run in an order that depends only on the row's own length, never on the other rows of the batch.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -26,6 +27,16 @@ struct RmsNormParams {
   const Weight* weight = nullptr;  // [1, hidden], usage kVector.
   float epsilon = 1e-5f;
   Matrix out;  // [tokens, hidden]
+};
+
+// out[t][i] = (in[t][i] - mean) / sqrt(variance + epsilon) * weight[i] + bias[i], over the row, with the variance of
+// the whole row (not of a sample). out may be in. Ba, Kiros and Hinton 2016, arXiv:1607.06450.
+struct LayerNormParams {
+  ConstMatrix in;                  // [tokens, width]
+  const Weight* weight = nullptr;  // [1, width], usage kVector.
+  const Weight* bias = nullptr;    // [1, width], usage kVector.
+  float epsilon = 1e-6f;
+  Matrix out;  // [tokens, width]
 };
 
 enum class RopeStyle : std::uint8_t {
@@ -66,16 +77,17 @@ struct SwigluParams {
   Matrix out;        // [tokens, width]
 };
 
-// Writes the keys and values of this step's tokens into the KV cache, in its format. Tokens whose slot is kNullSlot are
-// skipped. BF16 rounds to nearest even. FP8: for each scale group of a row, scale = amax / 448 (one F32 quotient)
-// rounded up to BF16, at least the smallest positive BF16 (1 for an all-zero group), element = e4m3(x / scale) (one F32
-// quotient, then nearest even). NaN or infinity in k or v of a token, or a value that the format would store as
-// infinity: both parts of the token are stored as zeros (scales 1) and nonfinite_rows[t] is set to 1, an error of that
-// sequence (the caller clears the array before the step's first write).
+// Writes the parts (keys and values; latent and rope; index keys) of this step's tokens into the KV cache, as its
+// layout stores each. Tokens whose slot is kNullSlot are skipped. BF16 rounds to nearest even. FP8: for each scale
+// group of a row, scale = amax / 448 (one F32 quotient) rounded up to BF16, at least the smallest positive BF16 (1 for
+// an all-zero group), element = e4m3(x / scale) (one F32 quotient, then nearest even). Index keys in e4m3 likewise,
+// with the F32 quotient itself as scale (1 for an all-zero row). NaN or infinity in any part of a token, or a value
+// that the format would store as infinity: all parts of the token are stored as zeros (scales 1) and nonfinite_rows[t]
+// is set to 1, an error of that sequence (the caller clears the array before the step's first write).
 struct KvWriteParams {
   WritableSlots slots;  // [tokens]
-  ConstMatrix k;        // [tokens, elements of part K]
-  ConstMatrix v;        // [tokens, elements of part V]
+  // [tokens, elements of part p]: as many as the layer has (KvLayout::layer_parts); the others are empty.
+  std::array<ConstMatrix, KvLayout::kPartsMax> parts;
   KvCacheView cache;
   std::int32_t layer = 0;
   std::uint8_t* nonfinite_rows = nullptr;  // [tokens]

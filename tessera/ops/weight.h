@@ -12,12 +12,12 @@ namespace tessera::ops {
 enum class WeightFormat : std::uint8_t {
   kF32,
   kBF16,
-  kF8Block128,   // e4m3 with one F32 scale for each 128x128 block; reserved, refused by prepare_weight so far.
-  kF8Channel,    // e4m3 with one scale for each output row; reserved likewise.
-  kInt4Group32,  // compressed-tensors pack-quantized; reserved likewise.
+  kF8Block128,  // e4m3 [N, K] with one F32 scale for each 128x128 block: scales [ceil(N / 128), ceil(K / 128)].
+  kF8Channel,   // e4m3 [N, K] with one F32 scale for each row: scales [N].
+  kInt4Group,   // compressed-tensors pack-quantized: words [N, K / 8], BF16 scales [N, K / group_size].
 };
 
-// "f32", "bf16", "f8_block128", ...: for errors and logs.
+// "f32", "bf16", "f8_block128", "f8_channel", "int4_group": for errors and logs.
 constexpr const char* weight_format_name(WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32:
@@ -28,8 +28,8 @@ constexpr const char* weight_format_name(WeightFormat format) {
       return "f8_block128";
     case WeightFormat::kF8Channel:
       return "f8_channel";
-    case WeightFormat::kInt4Group32:
-      return "int4_group32";
+    case WeightFormat::kInt4Group:
+      return "int4_group";
   }
   return "?";
 }
@@ -37,6 +37,7 @@ constexpr const char* weight_format_name(WeightFormat format) {
 // What a weight is used for decides its layout.
 enum class WeightUsage : std::uint8_t {
   kLinear,     // Products: y = x W^T.
+  kRouter,     // Products whose result chooses experts: held in F32, inputs never rounded.
   kEmbedding,  // Rows looked up by token id.
   kVector,     // Norm weights and biases: elementwise, held in F32; rows == 1.
 };
@@ -47,8 +48,10 @@ struct WeightSource {
   WeightUsage usage = WeightUsage::kLinear;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  const void* data = nullptr;    // host
-  const void* scales = nullptr;  // host; null where the format has none.
+  const void* data = nullptr;  // host
+  const void* scales =
+      nullptr;                  // host, not aligned; null where the format has none. In the dtype that the format says.
+  std::int32_t group_size = 0;  // kInt4Group: 32, 64 or 128, a divisor of cols.
   // The bytes behind data stay valid and unchanged for the backend's life, so it may use them in place.
   bool outlives_backend = false;
 };
@@ -61,6 +64,7 @@ struct Weight {
   std::int64_t cols = 0;
   const void* data = nullptr;
   const void* scales = nullptr;
+  std::int32_t group_size = 0;
   Buffer storage;  // Empty when the backend uses the source in place. Its size is the weight's memory.
 };
 
