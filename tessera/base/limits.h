@@ -19,6 +19,9 @@ inline constexpr std::int64_t kIntermediateMax = 1 << 20;
 inline constexpr std::int64_t kHeadsMax = 4096;
 inline constexpr std::int64_t kHeadDimMax = 4096;
 inline constexpr std::int64_t kConfigFileBytesMax = 4 << 20;
+inline constexpr std::int64_t kModuleListMax = 100'000;  // Names in a quantization config's lists.
+inline constexpr std::int64_t kModulePatternsMax = 64;
+inline constexpr std::int64_t kModulePatternBytesMax = 512;
 inline constexpr std::int64_t kStopTokensMax = 64;
 inline constexpr std::int64_t kContextMax = 1 << 24;
 

@@ -1,7 +1,8 @@
-// How a weight lies in a checkpoint: the one place that knows which tensors, in which dtypes, make up one weight. Plain
-// F32 and BF16 so far; a block-scaled or packed weight is several tensors (its scales beside it) and is found here too.
+// How a weight lies in a checkpoint: the one place that knows which tensors, in which dtypes and shapes, make up one
+// weight (docs/checkpoints.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -10,17 +11,42 @@
 #include "tessera/base/status.h"
 #include "tessera/ops/weight.h"
 #include "tessera/weights/checkpoint.h"
+#include "tessera/weights/quantization.h"
 
 namespace tessera::weights {
 
+// A weight as taken. Data, and scales unless they had to be converted, are read where they lie in the mapped files.
+// Move-only use: keep it, beside the Checkpoint, for as long as a backend may use the weight in place.
 struct StoredWeight {
   ops::WeightFormat format = ops::WeightFormat::kF32;
-  std::vector<Tensor> tensors;  // The data first, then scales where the format has them.
+  std::int64_t rows = 0;  // A vector is [1, n].
+  std::int64_t cols = 0;
+  std::int32_t group_size = 0;
+  // What was taken: the data first, then scales and the shape tensor where the format has them.
+  std::vector<Tensor> tensors;
+  // The scales in the dtype that ops::WeightFormat says, where the file has them in another one; else empty.
+  std::vector<std::byte> converted_scales;
+
+  // Host memory of its own, beyond the mapped files.
+  std::int64_t owned_bytes() const { return std::ssize(converted_scales); }
+  // Bytes of the checkpoint that make up the weight.
+  std::int64_t stored_bytes() const;
+  // Points into the mapping and into this object, wherever that is moved; marked as outliving the backend.
+  ops::WeightSource source(ops::WeightUsage usage) const;
 };
 
-// Takes the tensors of weight `name` out of the checkpoint and checks them: stored as F32 or BF16, exactly of `shape`.
-// Messages name file, tensor and expectation. No byte of data is touched.
+// Takes the tensors of the weight `name` out of the checkpoint and checks them all: that they are there, their dtypes,
+// their shapes, and for INT4 the shape tensor's two numbers. `shape` is [N, K] or [n]; `expected` is what
+// QuantizationConfig::expected said of it. Refused, by file, tensor and expectation: a missing tensor; a weight that is
+// quantized where plain was expected, and the other way round; K that 8 or the group does not divide; F32 scales of
+// INT4 that are no BF16 numbers (rounding them would change the weights). Touches no byte of data but the shape tensor
+// and scales that need conversion.
 base::Result<StoredWeight> take_weight(Checkpoint& checkpoint, std::string_view name,
-                                       std::span<const std::int64_t> shape);
+                                       std::span<const std::int64_t> shape, const StoredFormat& expected = {});
+
+// Takes every tensor that holds a scale for a quantized KV cache (`self_attn.k_scale`, `self_attn.k_proj.k_scale`,
+// their `v` and `q` counterparts and the like). None is used: KV scales are computed as KV is written. The caller says
+// so.
+std::vector<Tensor> take_kv_scales(Checkpoint& checkpoint);
 
 }  // namespace tessera::weights
