@@ -4,7 +4,9 @@
 
 #include <iostream>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "tessera/models/config.h"
 #include "tessera/models/family.h"
@@ -32,9 +34,36 @@ std::int64_t elements(const weights::Tensor& tensor) {
 
 struct DTypeTotal {
   std::int64_t tensors = 0;
-  std::int64_t parameters = 0;
+  std::int64_t numbers = 0;  // As stored: eight INT4 weights are one.
   std::int64_t bytes = 0;
 };
+
+// Of all tensors that are computed with, a tied one once, however they are stored.
+std::int64_t parameters(const models::ModelConfig& config) {
+  std::int64_t sum = 0;
+  std::set<std::string_view> seen;
+  const models::ModelDescription description = models::describe(config);
+  for (const models::TensorSpec& spec : description.tensors) {
+    if (seen.insert(spec.name).second) sum += spec.rows() * spec.cols();
+  }
+  return sum;
+}
+
+std::string attention_text(const models::ModelConfig& c) {
+  if (c.gqa.has_value()) {
+    return fmt::format("{} heads, {} kv heads of {}", c.num_attention_heads, c.gqa->num_key_value_heads,
+                       c.gqa->head_dim);
+  }
+  return fmt::format("{} heads over latents of {} + {}{}", c.num_attention_heads, c.mla->kv_lora_rank,
+                     c.mla->qk_rope_head_dim,
+                     c.dsa.has_value() ? fmt::format(", {} selected tokens", c.dsa->index_topk) : "");
+}
+
+std::string experts_text(const models::ModelConfig& c) {
+  if (!c.moe.has_value()) return "";
+  return fmt::format(", {} of {} experts and {} shared, of {}", c.moe->num_experts_per_tok, c.moe->n_routed_experts,
+                     c.moe->n_shared_experts, c.moe->moe_intermediate_size);
+}
 
 struct Report {
   models::ModelConfig config;
@@ -69,17 +98,15 @@ base::Status check_text(const std::filesystem::path& dir, Report& report) {
 void print_table(const Report& report, const weights::Checkpoint& checkpoint) {
   const models::ModelConfig& c = report.config;
   std::cout << fmt::format("architecture  {} ({})\n", c.architecture, c.model_type);
-  std::cout << fmt::format(
-      "shape         {} layers, hidden {}, ffn {}, {} heads, {} kv heads of {}, vocabulary {}, "
-      "context {}\n",
-      c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
-      c.vocab_size, c.max_position_embeddings);
+  std::cout << fmt::format("shape         {} layers, hidden {}, ffn {}{}, {}, vocabulary {}, context {}\n",
+                           c.num_hidden_layers, c.hidden_size, c.intermediate_size, experts_text(c), attention_text(c),
+                           c.vocab_size, c.max_position_embeddings);
   std::cout << fmt::format("weights       {} tensors, {:.2f} M parameters, {} in {} file(s)\n", report.all.tensors,
-                           static_cast<double>(report.all.parameters) / 1e6, mebibytes(report.all.bytes),
+                           static_cast<double>(parameters(c)) / 1e6, mebibytes(report.all.bytes),
                            checkpoint.file_count());
   for (const auto& [dtype, total] : report.by_dtype) {
-    std::cout << fmt::format("  {:<10}  {} tensors, {:.2f} M parameters, {}\n", dtype, total.tensors,
-                             static_cast<double>(total.parameters) / 1e6, mebibytes(total.bytes));
+    std::cout << fmt::format("  {:<10}  {} tensors, {:.2f} M numbers, {}\n", dtype, total.tensors,
+                             static_cast<double>(total.numbers) / 1e6, mebibytes(total.bytes));
   }
   const models::ModelDescription description = models::describe(c);
   for (const ops::KvFormat format : {ops::KvFormat::kBF16, ops::KvFormat::kF8E4M3}) {
@@ -96,11 +123,19 @@ void print_json(const Report& report, const weights::Checkpoint& checkpoint, con
   json.key("num_hidden_layers").integer(c.num_hidden_layers).key("hidden_size").integer(c.hidden_size);
   json.key("intermediate_size").integer(c.intermediate_size);
   json.key("num_attention_heads").integer(c.num_attention_heads);
-  json.key("num_key_value_heads").integer(c.num_key_value_heads).key("head_dim").integer(c.head_dim);
+  if (c.gqa.has_value()) {
+    json.key("num_key_value_heads").integer(c.gqa->num_key_value_heads).key("head_dim").integer(c.gqa->head_dim);
+  } else {
+    json.key("kv_lora_rank").integer(c.mla->kv_lora_rank).key("qk_rope_head_dim").integer(c.mla->qk_rope_head_dim);
+  }
+  if (c.moe.has_value()) {
+    json.key("n_routed_experts").integer(c.moe->n_routed_experts);
+    json.key("num_experts_per_tok").integer(c.moe->num_experts_per_tok);
+  }
   json.key("vocab_size").integer(c.vocab_size);
   json.key("max_position_embeddings").integer(c.max_position_embeddings);
   json.key("files").integer(checkpoint.file_count()).key("file_bytes").integer(checkpoint.file_bytes());
-  json.key("tensors").integer(report.all.tensors).key("parameters").integer(report.all.parameters);
+  json.key("tensors").integer(report.all.tensors).key("parameters").integer(parameters(c));
   json.key("tensor_bytes").integer(report.all.bytes);
   const models::ModelDescription description = models::describe(c);
   json.key("kv_bytes_per_token").begin_object();
@@ -131,7 +166,7 @@ base::Status run_inspect(const InspectOptions& options) {
   for (const weights::Tensor& tensor : checkpoint.tensors()) {
     for (DTypeTotal* total : {&report.all, &report.by_dtype[std::string(base::dtype_name(tensor.dtype))]}) {
       ++total->tensors;
-      total->parameters += elements(tensor);
+      total->numbers += elements(tensor);
       total->bytes += static_cast<std::int64_t>(tensor.data.size());
     }
   }

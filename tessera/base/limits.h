@@ -24,6 +24,13 @@ inline constexpr std::int64_t kModulePatternsMax = 64;
 inline constexpr std::int64_t kModulePatternBytesMax = 512;
 inline constexpr std::int64_t kStopTokensMax = 64;
 inline constexpr std::int64_t kContextMax = 1 << 24;
+inline constexpr std::int64_t kExpertsMax = 4096;                // Of one layer.
+inline constexpr std::int64_t kExpertsOfAllLayersMax = 1 << 16;  // A model's experts are listed before a file is seen.
+inline constexpr std::int64_t kSharedExpertsMax = 64;
+inline constexpr std::int64_t kLoraRankMax = 1 << 16;
+inline constexpr std::int64_t kIndexTopkMax = 1 << 16;
+inline constexpr std::int64_t kNextnLayersMax = 16;
+inline constexpr std::int64_t kBatchTokensMax = 1 << 22;  // Of one forward pass.
 
 // Requests.
 inline constexpr std::int64_t kBodyBytesMax = 16 << 20;

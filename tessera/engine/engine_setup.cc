@@ -86,6 +86,7 @@ base::Status EngineLoop::allocate() {
   limits.rows_max = config_.running_max;
   limits.tokens_max = config_.running_max + config_.chunked_prefill_size;
   limits.pages_per_row_max = base::ceil_div(context, config_.page_size);
+  limits.context_tokens_max = context;
   TESSERA_ASSIGN_OR_RETURN(
       runner_, StepRunner::create({parts_.backend, *stream_, model, parts_.clock, config_.observer}, limits, plan_));
 

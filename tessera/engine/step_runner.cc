@@ -61,9 +61,12 @@ base::Result<std::unique_ptr<StepRunner>> StepRunner::create(const Parts& parts,
   plan.lines.push_back({"page verifier", runner->verifier_->device_bytes(),
                         fmt::format("tags, owners and sanitized rows for {} x {} pages, {} tokens a step",
                                     limits.rows_max, limits.pages_per_row_max, limits.tokens_max)});
-  TESSERA_ASSIGN_OR_RETURN(runner->workspace_, parts.model.make_workspace({.tokens_max = limits.tokens_max}));
+  TESSERA_ASSIGN_OR_RETURN(
+      runner->workspace_,
+      parts.model.make_workspace({.tokens_max = limits.tokens_max, .context_tokens_max = limits.context_tokens_max}));
   plan.lines.push_back({"activations", runner->workspace_->device_bytes(),
-                        fmt::format("workspace of the model for {} tokens a step", limits.tokens_max)});
+                        fmt::format("workspace of the model for {} tokens a step, {} of context", limits.tokens_max,
+                                    limits.context_tokens_max)});
   const sampling::SamplerLimits sampler_limits{.rows_max = limits.rows_max,
                                                .top_logprobs_max = static_cast<std::int32_t>(std::min(
                                                    base::limits::kTopLogprobsMax, parts.model.config().vocab_size))};
@@ -87,6 +90,7 @@ void StepRunner::build_batch(kv_cache::PagePool& pool, std::span<const StepRow> 
   token_rows_.clear();
   slot_mapping_.clear();
   cu_seqlens_q_.assign(1, 0);
+  row_phases_.clear();
   logit_tokens_.clear();
   expectations_.clear();
   sample_rows_.clear();
@@ -96,6 +100,11 @@ void StepRunner::build_batch(kv_cache::PagePool& pool, std::span<const StepRow> 
     const Sequence& sequence = *row.sequence;
     const std::int64_t end = row.start + row.count;
     TESSERA_CHECK(row.count > 0 && base::ceil_div(end, page_size) <= std::ssize(sequence.leases));
+    // What a token is depends on where it stands, not on whether this engine drew it: replayed tokens are generated
+    // ones.
+    const bool in_prompt = row.start < sequence.prompt_tokens();
+    TESSERA_CHECK(!in_prompt || end <= sequence.prompt_tokens(), "a row of prompt and generated tokens");
+    row_phases_.push_back(in_prompt ? models::RowPhase::kPrompt : models::RowPhase::kGenerated);
     row_views_.push_back({sequence.spec.id, sequence.leases, row.start, row.count, std::ssize(token_ids_)});
     for (std::int64_t p = row.start; p < end; ++p) {
       token_ids_.push_back(sequence.token_at(p));
@@ -152,6 +161,7 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
       .token_ids = {arrays.token_ids, static_cast<std::size_t>(tokens)},
       .positions = {arrays.positions, static_cast<std::size_t>(tokens)},
       .cu_seqlens_q = cu_seqlens_q_,
+      .row_phases = row_phases_,
       .pages = checked.pages,
       .slots = checked.slots,
       .cache = pool.cache(),

@@ -27,11 +27,13 @@ struct StepLimits {
   std::int64_t rows_max = 0;
   std::int64_t tokens_max = 0;  // Over all rows.
   std::int64_t pages_per_row_max = 0;
+  std::int64_t context_tokens_max = 0;  // Of one row.
 };
 
 enum class Draw : std::uint8_t { kNothing, kToken };
 
-// Consecutive tokens of one sequence. The sequence holds pages for start + count tokens.
+// Consecutive tokens of one sequence, all of its prompt or all generated. The sequence holds pages for start + count
+// tokens.
 struct StepRow {
   Sequence* sequence = nullptr;
   std::int64_t start = 0;
@@ -95,6 +97,7 @@ class StepRunner {
   std::vector<std::int32_t> token_rows_;
   std::vector<std::int64_t> slot_mapping_;
   std::vector<std::int32_t> cu_seqlens_q_;
+  std::vector<models::RowPhase> row_phases_;
   std::vector<std::int32_t> logit_tokens_;
   std::vector<std::uint8_t> nonfinite_;
   std::vector<kv_cache::RowExpectation> expectations_;

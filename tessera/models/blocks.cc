@@ -13,14 +13,25 @@ ops::ConstMatrix rows_of(const ops::ConstMatrix& m, std::int64_t begin, std::int
   return ops::ConstMatrix(m.f32() + begin * m.row_stride, m.dtype, count, m.cols, m.row_stride);
 }
 
+// RMS norm of every head of every token: as many rows as there are heads. Nothing where there is no weight.
+void norm_heads(const BlockContext& context, const GqaShape& shape, const ops::Weight* weight, ops::Matrix x) {
+  if (weight == nullptr) return;
+  TESSERA_CHECK(x.row_stride == x.cols, "heads follow each other without gaps");
+  const ops::Matrix heads = ops::f32_matrix(x.f32(), x.rows * (x.cols / shape.head_dim), shape.head_dim);
+  context.backend.rms_norm(context.stream,
+                           {.in = heads, .weight = weight, .epsilon = shape.norm_epsilon, .out = heads});
+}
+
 }  // namespace
 
 void gqa_attention(const BlockContext& context, std::int32_t layer, const GqaShape& shape, const GqaWeights& weights,
                    ops::ConstMatrix in, const GqaScratch& scratch, ops::Matrix residual) {
   const auto& [backend, stream, batch] = context;
-  backend.linear(stream, {.in = in, .weight = weights.q, .out = scratch.q});
-  backend.linear(stream, {.in = in, .weight = weights.k, .out = scratch.k});
-  backend.linear(stream, {.in = in, .weight = weights.v, .out = scratch.v});
+  backend.linear(stream, {.in = in, .weight = weights.q, .bias = weights.q_bias, .out = scratch.q});
+  backend.linear(stream, {.in = in, .weight = weights.k, .bias = weights.k_bias, .out = scratch.k});
+  backend.linear(stream, {.in = in, .weight = weights.v, .bias = weights.v_bias, .out = scratch.v});
+  norm_heads(context, shape, weights.q_norm, scratch.q);
+  norm_heads(context, shape, weights.k_norm, scratch.k);
 
   ops::RopeParams rope;
   rope.positions = batch.positions;
@@ -28,6 +39,7 @@ void gqa_attention(const BlockContext& context, std::int32_t layer, const GqaSha
   rope.head_dim = shape.head_dim;
   rope.rotary_dim = shape.rotary_dim;
   rope.style = shape.rope_style;
+  rope.magnitude = shape.rope_magnitude;
   rope.x = scratch.q;
   rope.heads = shape.heads;
   backend.rope(stream, rope);
@@ -36,8 +48,7 @@ void gqa_attention(const BlockContext& context, std::int32_t layer, const GqaSha
   backend.rope(stream, rope);
 
   backend.kv_write(stream, {.slots = batch.slots,
-                            .k = scratch.k,
-                            .v = scratch.v,
+                            .parts = {scratch.k, scratch.v, ops::ConstMatrix{}},
                             .cache = batch.cache,
                             .layer = layer,
                             .nonfinite_rows = batch.nonfinite_rows});
@@ -61,6 +72,29 @@ void swiglu_mlp(const BlockContext& context, const SwigluWeights& weights, ops::
   backend.linear(stream, {.in = in, .weight = weights.up, .out = scratch.up});
   backend.swiglu(stream, {.gate = scratch.gate, .up = scratch.up, .out = scratch.gate});
   backend.linear(stream, {.in = scratch.gate, .weight = weights.down, .out = residual, .mode = ops::OutputMode::kAdd});
+}
+
+void moe_mlp(const BlockContext& context, const MoeShape& shape, const MoeWeights& weights, ops::ConstMatrix in,
+             const MoeScratch& scratch, ops::Matrix residual) {
+  const auto& [backend, stream, batch] = context;
+  backend.linear(stream, {.in = in, .weight = weights.router, .out = scratch.router_logits});
+  backend.moe_route(stream, {.logits = scratch.router_logits,
+                             .correction_bias = weights.correction_bias,
+                             .n_group = shape.n_group,
+                             .topk_group = shape.topk_group,
+                             .num_experts_per_tok = shape.num_experts_per_tok,
+                             .norm_topk_prob = shape.norm_topk_prob,
+                             .routed_scaling_factor = shape.routed_scaling_factor,
+                             .expert_ids = scratch.expert_ids,
+                             .expert_weights = scratch.expert_weights});
+  backend.moe_experts(stream, {.in = in,
+                               .experts = weights.experts,
+                               .num_experts_per_tok = shape.num_experts_per_tok,
+                               .expert_ids = scratch.expert_ids,
+                               .expert_weights = scratch.expert_weights,
+                               .out = residual,
+                               .scratch = scratch.experts});
+  if (weights.shared.gate != nullptr) swiglu_mlp(context, weights.shared, in, scratch.shared, residual);
 }
 
 void write_logits(const BlockContext& context, const ops::Weight& norm, float epsilon, const ops::Weight& head,

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+
 #include "tessera/base/limits.h"
 #include "tessera/models/config_fields.h"
 #include "tessera/models/family.h"
+#include "tessera/models/family_fields.h"
 #include "tessera/weights/mapped_file.h"
 #include "tessera/weights/safetensors.h"
 
@@ -31,6 +35,35 @@ base::Result<const FamilyEntry*> find_family(const ConfigFields& fields) {
       fmt::format("{} is unknown, expected one of {}", weights::quote_name(architectures.front()), known)));
 }
 
+base::Status read_model_type(const ConfigFields& fields, const FamilyEntry& family, ModelConfig& config) {
+  TESSERA_ASSIGN_OR_RETURN(config.model_type, fields.text("model_type"));
+  std::string known;
+  for (const std::string_view type : family.model_types) {
+    if (config.model_type == type) return base::ok_status();
+    known += fmt::format("{}'{}'", known.empty() ? "" : " or ", type);
+  }
+  return fields.refuse("model_type", fmt::format("is {}, expected {} for {}", weights::quote_name(config.model_type),
+                                                 known, family.architecture));
+}
+
+// Files with a text model inside say how it is quantized at the root, in the text model's fields, or twice.
+base::Status read_quantization(const ConfigFields& fields, const ConfigFields& text, ModelConfig& config) {
+  constexpr std::string_view kField = "quantization_config";
+  std::string json;
+  for (const ConfigFields* place : {&fields, &text}) {
+    if (!place->has(kField)) continue;
+    TESSERA_ASSIGN_OR_RETURN(const ConfigFields object, place->object(kField));
+    std::string found = object.json();
+    if (!json.empty() && json != found) return fields.refuse(kField, "contradicts the one of the text model");
+    json = std::move(found);
+  }
+  if (json.empty()) return base::ok_status();
+  TESSERA_ASSIGN_OR_RETURN(config.quantization, weights::QuantizationConfig::parse(json, kConfigFileName));
+  return base::ok_status();
+}
+
+bool has_dtype(const ConfigFields& fields) { return fields.has("dtype") || fields.has("torch_dtype"); }
+
 // Newer files say dtype, older ones torch_dtype.
 base::Status read_dtype(const ConfigFields& fields, ModelConfig& config) {
   const std::string_view field = fields.has("dtype") ? "dtype" : "torch_dtype";
@@ -51,18 +84,16 @@ base::Result<ModelConfig> parse_config(std::string_view config_json) {
   ModelConfig config;
   config.family = family->family;
   config.architecture = family->architecture;
-  TESSERA_ASSIGN_OR_RETURN(config.model_type, fields.text("model_type"));
-  if (config.model_type != family->model_type) {
-    return base::failure(
-        fields.refuse("model_type", fmt::format("is {}, expected '{}' for {}", weights::quote_name(config.model_type),
-                                                family->model_type, family->architecture)));
+  TESSERA_RETURN_IF_ERROR(read_model_type(fields, *family, config));
+  ConfigFields text = fields;
+  if (!family->text_object.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(text, fields.object(family->text_object));
   }
-  if (fields.has("quantization_config")) {
-    return base::failure(
-        fields.refuse_unsupported("quantization_config", "quantized checkpoints are not read, expected none"));
-  }
-  TESSERA_RETURN_IF_ERROR(read_dtype(fields, config));
-  TESSERA_RETURN_IF_ERROR(family->read_fields(fields, config));
+  TESSERA_RETURN_IF_ERROR(family->read_fields(text, config));
+  TESSERA_RETURN_IF_ERROR(read_dtype(has_dtype(text) ? text : fields, config));
+  TESSERA_RETURN_IF_ERROR(read_quantization(fields, text, config));
+  TESSERA_RETURN_IF_ERROR(
+      expect_boolean(fields, "tie_word_embeddings", config.tie_word_embeddings, config.tie_word_embeddings));
   return config;
 }
 

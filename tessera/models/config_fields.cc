@@ -77,6 +77,11 @@ base::Result<double> ConfigFields::number(std::string_view field, Range<double> 
   return number;
 }
 
+base::Result<double> ConfigFields::number_or(std::string_view field, Range<double> range, double missing) const {
+  if (!has(field)) return missing;
+  return number(field, range);
+}
+
 base::Result<std::string> ConfigFields::text(std::string_view field) const {
   TESSERA_ASSIGN_OR_RETURN(const json::value* value, require(field, "a string"));
   if (!value->is_string()) return base::failure(refuse(field, "expected a string"));
@@ -95,6 +100,8 @@ base::Result<ConfigFields> ConfigFields::object(std::string_view field) const {
   if (!value->is_object()) return base::failure(refuse(field, "expected an object"));
   return ConfigFields(root_, &value->get_object(), fmt::format("{}: {}", where_, field));
 }
+
+std::string ConfigFields::json() const { return json::serialize(*object_); }
 
 base::Result<std::vector<std::string>> ConfigFields::texts(std::string_view field, std::int64_t count_max) const {
   TESSERA_ASSIGN_OR_RETURN(const json::value* value, require(field, "a list of strings"));

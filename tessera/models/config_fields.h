@@ -31,10 +31,13 @@ class ConfigFields {
   base::Result<std::int64_t> integer_or(std::string_view field, Range<std::int64_t> range, std::int64_t missing) const;
   // Whole numbers are numbers too.
   base::Result<double> number(std::string_view field, Range<double> range) const;
+  base::Result<double> number_or(std::string_view field, Range<double> range, double missing) const;
   base::Result<std::string> text(std::string_view field) const;
   base::Result<bool> boolean_or(std::string_view field, bool missing) const;
   // An object inside this one.
   base::Result<ConfigFields> object(std::string_view field) const;
+  // Its text, as JSON.
+  std::string json() const;
   // Strings; at most `count_max`.
   base::Result<std::vector<std::string>> texts(std::string_view field, std::int64_t count_max) const;
 

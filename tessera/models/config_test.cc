@@ -45,13 +45,17 @@ TEST(Config, OldSpelling) {
   EXPECT_EQ(config->intermediate_size, 1536);
   EXPECT_EQ(config->num_hidden_layers, 30);
   EXPECT_EQ(config->num_attention_heads, 9);
-  EXPECT_EQ(config->num_key_value_heads, 3);
-  EXPECT_EQ(config->head_dim, 64);
+  ASSERT_TRUE(config->gqa.has_value());
+  EXPECT_EQ(config->gqa->num_key_value_heads, 3);
+  EXPECT_EQ(config->gqa->head_dim, 64);
+  EXPECT_EQ(config->gqa->rotary_dim, 64);
+  EXPECT_FALSE(config->mla.has_value() || config->moe.has_value() || config->dsa.has_value());
   EXPECT_EQ(config->max_position_embeddings, 8192);
   EXPECT_FLOAT_EQ(config->rms_norm_eps, 1e-5f);
-  EXPECT_EQ(config->rope_theta, 100000.0f);
+  EXPECT_EQ(config->rope.rope_theta, 100000.0);
+  EXPECT_FALSE(config->rope.yarn.has_value());
   EXPECT_TRUE(config->tie_word_embeddings);
-  EXPECT_FALSE(config->attention_bias);
+  EXPECT_EQ(config->gqa->qkv_bias, QkvBias::kAbsent);
   EXPECT_EQ(config->dtype, "bfloat16");
 }
 
@@ -61,7 +65,7 @@ TEST(Config, NewSpelling) {
   text.replace(text.find("torch_dtype"), 11, "dtype");
   const auto config = parse_config(text);
   ASSERT_TRUE(config.has_value()) << config.error().to_string();
-  EXPECT_EQ(config->rope_theta, 50000.0f);
+  EXPECT_EQ(config->rope.rope_theta, 50000.0);
   EXPECT_EQ(config->dtype, "bfloat16");
 }
 
@@ -80,12 +84,12 @@ TEST(Config, DefaultsThatTheFormatDefines) {
   text.replace(text.find(R"("tie_word_embeddings": true,)"), 28, "");
   const auto config = parse_config(text);
   ASSERT_TRUE(config.has_value()) << config.error().to_string();
-  EXPECT_EQ(config->num_key_value_heads, 9);
+  EXPECT_EQ(config->gqa->num_key_value_heads, 9);
   EXPECT_FALSE(config->tie_word_embeddings);
   // A head size of its own need not divide the hidden size.
   const auto own = parse_config(config_text(R"("hidden_size": 576)", R"("hidden_size": 500, "head_dim": 72)"));
   ASSERT_TRUE(own.has_value()) << own.error().to_string();
-  EXPECT_EQ(own->head_dim, 72);
+  EXPECT_EQ(own->gqa->head_dim, 72);
 }
 
 // Files spell out what they do not use.
@@ -154,8 +158,16 @@ INSTANTIATE_TEST_SUITE_P(
                 "attention_bias: is true, expected false"},
         Refused{"MlpBias", R"("mlp_bias": false)", R"("mlp_bias": true)", kUnsupported, "mlp_bias: is true"},
         Refused{"BiasIsNumber", R"("mlp_bias": false)", R"("mlp_bias": 0)", kInvalid, "expected true or false"},
-        Refused{"Quantized", R"("mlp_bias": false)", R"("quantization_config": {"quant_method": "fp8"})", kUnsupported,
-                "quantization_config: "},
+        Refused{"Quantized", R"("mlp_bias": false)", R"("quantization_config": {"quant_method": "fp9"})", kUnsupported,
+                "quant_method: "},
+        Refused{
+            "BothRopeSpellings", R"("rope_scaling": null)",
+            R"("rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"})",
+            kInvalid, "rope_scaling: is there beside rope_parameters"},
+        Refused{"PartialRotary", R"("mlp_bias": false)", R"("partial_rotary_factor": 1.5)", kInvalid,
+                "partial_rotary_factor: is 1.5"},
+        Refused{"OddPartialRotary", R"("mlp_bias": false)", R"("partial_rotary_factor": 0.33)", kInvalid,
+                "partial_rotary_factor: rotates 21 of 64 elements"},
         Refused{"Dtype", R"("bfloat16")", R"("float16")", kUnsupported,
                 "torch_dtype: is 'float16', expected float32 or bfloat16"},
         Refused{"DtypeIsNumber", R"("bfloat16")", "16", kInvalid, "torch_dtype: expected a string"},
@@ -191,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "residual_multiplier: expected a number"},
         Refused{"PartialRotaryInParameters", R"("rope_scaling": null, "rope_theta": 100000)",
                 R"("rope_parameters": {"rope_theta": 1e5, "rope_type": "default", "partial_rotary_factor": 0.25})",
-                kUnsupported, "rope_parameters: partial_rotary_factor: is 0.25, expected 1"},
+                kUnsupported, "partial_rotary_factor: is 0.25, expected 1"},
         Refused{"NoVocabulary", R"("vocab_size": 49152)", R"("x": 1)", kInvalid, "vocab_size: missing"},
         Refused{"NullVocabulary", "49152", "null", kInvalid, "vocab_size: missing"},
         Refused{"HugeVocabulary", "49152", "2097153", kInvalid,

@@ -12,11 +12,19 @@
 #include "tessera/base/status.h"
 #include "tessera/models/config.h"
 #include "tessera/models/config_fields.h"
+#include "tessera/models/decoder_tensors.h"
 #include "tessera/models/model.h"
 #include "tessera/models/tensor_spec.h"
 #include "tessera/weights/checkpoint.h"
+#include "tessera/weights/stored_weight.h"
 
 namespace tessera::models {
+
+// What a checkpoint holds and the model does not compute with.
+struct SkippedTensors {
+  std::int64_t tensors = 0;
+  std::int64_t bytes = 0;
+};
 
 // A checkpoint's weights inside a backend.
 //
@@ -28,20 +36,26 @@ struct LoadedModel {
   ModelConfig config;
   ops::Backend* backend = nullptr;
   weights::Checkpoint checkpoint;
-  std::vector<ops::Weight> weights;  // Beside ModelDescription::tensors.
+  std::vector<weights::StoredWeight> stored;  // Beside ModelDescription::tensors: scales that had to be converted.
+  // Beside ModelDescription::tensors; empty where a tensor went into one of the two below.
+  std::vector<ops::Weight> weights;
+  std::vector<ops::ExpertStack> expert_stacks;  // Beside ModelDescription::expert_stacks.
+  std::vector<ops::MlaUpProjection> mla_ups;    // Beside ModelDescription::mla_ups.
   std::int64_t weight_bytes = 0;
+  SkippedTensors skipped;
   std::string weight_format;
   std::string digest;
 };
 
 struct FamilyEntry {
-  std::string_view architecture;  // In config.json's `architectures`.
-  std::string_view model_type;
+  std::string_view architecture;                  // In config.json's `architectures`.
+  std::span<const std::string_view> model_types;  // Any of them.
   Family family;
+  // The field of config.json that holds the text model's fields; empty where they lie at the root.
+  std::string_view text_object;
   // Reads the fields of this family into the config, whose architecture and model_type are set.
   base::Status (*read_fields)(const ConfigFields& fields, ModelConfig& config);
-  ModelDescription (*describe)(const ModelConfig& config);
-  base::Result<std::unique_ptr<Model>> (*make)(LoadedModel loaded);
+  DecoderTensors (*describe)(const ModelConfig& config);
 };
 
 std::span<const FamilyEntry* const> families();

@@ -15,12 +15,20 @@
 
 namespace tessera::models {
 
+// What a row's tokens of one batch are; never both. Some products have two forms that differ in rounding, and the phase
+// alone chooses: so a token is computed the same way however it is batched, and again when it is replayed.
+enum class RowPhase : std::uint8_t {
+  kPrompt,     // Tokens of the sequence's prompt.
+  kGenerated,  // Tokens that were drawn for it, replayed ones included.
+};
+
 // One forward pass over the flat arrays of a batch. Rows are sequences; row r's tokens are cu_seqlens_q[r] ..
 // cu_seqlens_q[r+1] and are its sequence's last tokens so far.
 struct ForwardBatch {
   std::span<const std::int32_t> token_ids;     // device, [tokens]
   std::span<const std::int32_t> positions;     // device, [tokens]
   std::span<const std::int32_t> cu_seqlens_q;  // host, [rows + 1]
+  std::span<const RowPhase> row_phases;        // host, [rows]
   ops::VerifiedPages pages;
   ops::WritableSlots slots;
   ops::KvCacheView cache;
@@ -31,7 +39,8 @@ struct ForwardBatch {
 };
 
 struct WorkspaceLimits {
-  std::int64_t tokens_max = 0;  // Of one batch.
+  std::int64_t tokens_max = 0;          // Of one batch.
+  std::int64_t context_tokens_max = 0;  // Of one row: its KV, this batch's tokens included.
 };
 
 // Scratch memory of one engine for one model, sized once.
@@ -54,7 +63,7 @@ class Model {
   // Device memory of the weights as prepared, and a digest of the checkpoint (hex).
   virtual std::int64_t weight_bytes() const = 0;
   virtual const std::string& digest() const = 0;
-  virtual const std::string& weight_format() const = 0;  // "bf16", "f32", ...
+  virtual const std::string& weight_format() const = 0;  // "bf16", "f32", "bf16+int4_group", ...
 };
 
 struct LoadProgress {

@@ -7,6 +7,7 @@
 #include "tessera/base/check.h"
 #include "tessera/models/config.h"
 #include "tessera/models/family.h"
+#include "tessera/models/rope.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tessera;
@@ -15,7 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     TESSERA_CHECK(!config.error().message().empty());
     return 0;
   }
-  TESSERA_CHECK(config->num_attention_heads % config->num_key_value_heads == 0 && config->head_dim % 2 == 0);
+  TESSERA_CHECK(config->gqa.has_value() != config->mla.has_value());
+  TESSERA_CHECK(!config->dsa.has_value() || config->mla.has_value());
+  if (config->gqa.has_value()) {
+    TESSERA_CHECK(config->num_attention_heads % config->gqa->num_key_value_heads == 0);
+    TESSERA_CHECK(config->gqa->rotary_dim % 2 == 0 && config->gqa->rotary_dim <= config->gqa->head_dim);
+  }
   const models::ModelDescription description = models::describe(*config);
   for (const models::TensorSpec& spec : description.tensors) {
     const auto elements = base::checked_mul(spec.rows(), spec.cols());
@@ -24,5 +30,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ops::KvLayout kv = description.kv_layout(ops::KvFormat::kF32, 64);
   for (int part = 0; part < kv.num_parts; ++part) TESSERA_CHECK(kv.parts[part].elements > 0);
   TESSERA_CHECK(kv.token_bytes() > 0);
+  const std::int64_t rotary = config->gqa.has_value() ? config->gqa->rotary_dim : config->mla->qk_rope_head_dim;
+  for (const float frequency : models::rope_inverse_frequencies(config->rope, rotary)) {
+    TESSERA_CHECK(frequency >= 0.0f && frequency <= 1.0f);
+  }
   return 0;
 }

@@ -17,9 +17,11 @@ static_assert(kElements * 2 * 2 == 64, "keys and values of a token hold 64 bits,
 
 constexpr std::uint64_t mix(std::uint64_t x) { return base::mix64(x + base::kMix64Step); }
 
-std::uint64_t token_bits(std::int32_t token, std::int64_t position, std::int32_t layer, std::uint32_t flavor) {
+std::uint64_t token_bits(std::int32_t token, std::int64_t position, std::int32_t layer, std::uint32_t flavor,
+                         models::RowPhase phase) {
   return mix(mix(static_cast<std::uint64_t>(token) << 32 | static_cast<std::uint64_t>(position)) ^
-             (static_cast<std::uint64_t>(flavor) << 8) ^ static_cast<std::uint64_t>(layer));
+             (static_cast<std::uint64_t>(flavor) << 16) ^ (static_cast<std::uint64_t>(phase) << 8) ^
+             static_cast<std::uint64_t>(layer));
 }
 
 std::uint64_t fold(std::uint64_t context, std::uint64_t bits) { return mix(context ^ bits); }
@@ -77,8 +79,9 @@ ContextOracleModel::ContextOracleModel(ops::Backend& backend, ContextOracleOptio
   config_.architecture = "ContextOracle";
   config_.vocab_size = kVocab;
   config_.num_hidden_layers = kLayers;
-  config_.num_key_value_heads = kKvHeads;
-  config_.head_dim = kHeadDim;
+  config_.gqa.emplace();
+  config_.gqa->num_key_value_heads = kKvHeads;
+  config_.gqa->head_dim = kHeadDim;
   config_.max_position_embeddings = options_.context;
 }
 
@@ -97,24 +100,30 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
   const std::int64_t tokens = std::ssize(batch.token_ids);
   std::vector<float> k(static_cast<std::size_t>(tokens * kElements));
   std::vector<float> v(k.size());
+  TESSERA_CHECK(batch.row_phases.size() + 1 == batch.cu_seqlens_q.size());
+  std::vector<models::RowPhase> phases;  // Of the tokens.
+  for (std::size_t r = 0; r < batch.row_phases.size(); ++r) {
+    phases.insert(phases.end(), static_cast<std::size_t>(batch.cu_seqlens_q[r + 1] - batch.cu_seqlens_q[r]),
+                  batch.row_phases[r]);
+  }
   for (int layer = 0; layer < kLayers; ++layer) {
     for (std::int64_t t = 0; t < tokens; ++t) {
       const std::int32_t token = batch.token_ids[static_cast<std::size_t>(t)];
       TESSERA_CHECK(token >= 0 && token < kVocab);
-      const std::uint64_t bits =
-          token_bits(token, batch.positions[static_cast<std::size_t>(t)], layer, options_.flavor);
+      const std::uint64_t bits = token_bits(token, batch.positions[static_cast<std::size_t>(t)], layer, options_.flavor,
+                                            phases[static_cast<std::size_t>(t)]);
       for (int i = 0; i < kElements; ++i) {
         const auto at = static_cast<std::size_t>(t * kElements + i);
         k[at] = token == kPoison ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>((bits >> (2 * i)) & 3u);
         v[at] = static_cast<float>((bits >> (2 * (kElements + i))) & 3u);
       }
     }
-    ops::KvWriteParams write{.slots = batch.slots,
-                             .k = ops::f32_matrix(k.data(), tokens, kElements),
-                             .v = ops::f32_matrix(v.data(), tokens, kElements),
-                             .cache = batch.cache,
-                             .layer = layer,
-                             .nonfinite_rows = batch.nonfinite_rows};
+    ops::KvWriteParams write{
+        .slots = batch.slots,
+        .parts = {ops::f32_matrix(k.data(), tokens, kElements), ops::f32_matrix(v.data(), tokens, kElements)},
+        .cache = batch.cache,
+        .layer = layer,
+        .nonfinite_rows = batch.nonfinite_rows};
     backend_.kv_write(stream, write);
     if (batch.after_layer) batch.after_layer(layer);
   }
@@ -145,18 +154,21 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
 std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, std::int64_t count, Flavors flavors) {
   std::vector<std::int32_t> generated;
   std::uint64_t context = 0;
-  const auto take = [&](std::int32_t token, std::int64_t position, std::uint32_t flavor) {
+  using models::RowPhase;
+  const auto take = [&](std::int32_t token, std::int64_t position, std::uint32_t flavor, RowPhase phase) {
     for (int layer = 0; layer < ContextOracleModel::kLayers; ++layer) {
-      context = fold(context, token_bits(token, position, layer, flavor));
+      context = fold(context, token_bits(token, position, layer, flavor, phase));
     }
   };
-  for (std::int64_t p = 0; p < std::ssize(prompt); ++p) take(prompt[static_cast<std::size_t>(p)], p, flavors.prompt);
+  for (std::int64_t p = 0; p < std::ssize(prompt); ++p) {
+    take(prompt[static_cast<std::size_t>(p)], p, flavors.prompt, RowPhase::kPrompt);
+  }
   while (std::ssize(generated) < count) {
     std::int32_t best = 0;
     for (std::int32_t token = 1; token < ContextOracleModel::kVocab; ++token) {
       if (logit_or_nothing(context, token) > logit_or_nothing(context, best)) best = token;
     }
-    take(best, std::ssize(prompt) + std::ssize(generated), flavors.generated);
+    take(best, std::ssize(prompt) + std::ssize(generated), flavors.generated, RowPhase::kGenerated);
     generated.push_back(best);
   }
   return generated;

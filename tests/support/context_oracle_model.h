@@ -2,10 +2,12 @@
 // shares, evicts, hands over or recomputes pages. Whatever goes wrong with a page (another sequence's, an old one, one
 // that was never written, one that another plan wrote) changes the next token.
 //
-// For each token and layer it hashes (token, position, layer, flavor) to 64 bits and writes them as keys and values
-// with two bits an element, small enough to come back unchanged from FP8. A forward pass reads every position of the
-// context back through the checked page table and folds it into a hash; the logits are pseudo-random in that hash. The
-// flavor says which engine's plan wrote the KV, so that provenance is judged as well.
+// For each token and layer it hashes (token, position, layer, flavor, row phase) to 64 bits and writes them as keys and
+// values with two bits an element, small enough to come back unchanged from FP8. A forward pass reads every position of
+// the context back through the checked page table and folds it into a hash; the logits are pseudo-random in that hash.
+// The flavor says which engine's plan wrote the KV, so that provenance is judged as well, and so is the phase that
+// every row was said to be in: a generated token that is replayed as a prompt token, or the other way round, changes
+// what follows.
 #pragma once
 
 #include <cstdint>

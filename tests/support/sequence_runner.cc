@@ -26,7 +26,8 @@ SequenceRunner::SequenceRunner(const models::Model& model, ops::Backend& backend
   table_ = must(kv_cache::PageTable::create(backend, options.rows, pages_per_row));
   verifier_ = must(kv_cache::Verifier::create(
       backend, {.rows_max = options.rows, .pages_per_row_max = pages_per_row, .tokens_max = options.tokens_max}));
-  workspace_ = must(model.make_workspace({.tokens_max = options.tokens_max}));
+  workspace_ =
+      must(model.make_workspace({.tokens_max = options.tokens_max, .context_tokens_max = options.context_max}));
   token_ids_ = must(backend.allocate(options.tokens_max * 4, "token ids"));
   positions_ = must(backend.allocate(options.tokens_max * 4, "positions"));
   nonfinite_ = must(backend.allocate(options.tokens_max, "non-finite rows"));
@@ -35,14 +36,15 @@ SequenceRunner::SequenceRunner(const models::Model& model, ops::Backend& backend
 }
 
 std::vector<float> SequenceRunner::step(std::span<const std::int32_t> tokens, WantedLogits wanted,
-                                        std::int64_t sequence) {
-  const RunnerRow row{sequence, tokens};
+                                        std::int64_t sequence, models::RowPhase phase) {
+  const RunnerRow row{sequence, tokens, phase};
   return step(std::span(&row, 1), wanted);
 }
 
 std::vector<float> SequenceRunner::step(std::span<const RunnerRow> rows, WantedLogits wanted) {
   std::vector<std::int32_t> ids, positions, token_rows, logit_tokens;
   std::vector<std::int32_t> cu_seqlens = {0};
+  std::vector<models::RowPhase> phases;
   std::vector<std::int64_t> slots;
   std::vector<kv_cache::RowExpectation> expectations;
   const std::int32_t page_size = options_.page_size;
@@ -62,6 +64,7 @@ std::vector<float> SequenceRunner::step(std::span<const RunnerRow> rows, WantedL
       slots.push_back(std::int64_t{sequence.leases.back().page} * page_size + position % page_size);
     }
     cu_seqlens.push_back(static_cast<std::int32_t>(ids.size()));
+    phases.push_back(rows[r].phase);
     if (wanted == WantedLogits::kLastOfEachRow && !rows[r].tokens.empty())
       logit_tokens.push_back(cu_seqlens.back() - 1);
     table_->set_row(*stream_, static_cast<std::int64_t>(r), sequence.leases);
@@ -88,12 +91,17 @@ std::vector<float> SequenceRunner::step(std::span<const RunnerRow> rows, WantedL
       .token_ids = {token_ids_.as<std::int32_t>(), ids.size()},
       .positions = {positions_.as<std::int32_t>(), positions.size()},
       .cu_seqlens_q = cu_seqlens,
+      .row_phases = phases,
       .pages = checked.pages,
       .slots = checked.slots,
       .cache = pool_->cache(),
       .logit_tokens = logit_tokens,
       .nonfinite_rows = nonfinite_.as<std::uint8_t>(),
-      .after_layer = [this](int layer) { TESSERA_CHECK(layer == layers_seen_++); },
+      .after_layer =
+          [this](int layer) {
+            TESSERA_CHECK(layer == layers_seen_++);
+            if (on_layer_) on_layer_(layer);
+          },
   };
   const std::int64_t vocab = model_.config().vocab_size;
   const ops::Matrix logits = ops::f32_matrix(logits_.as<float>(), std::ssize(logit_tokens), vocab);
@@ -149,7 +157,7 @@ void SequenceRunner::take_over(SequenceRunner& source, std::int64_t from, std::i
   const kv_cache::CheckedPages readable = check(source, theirs, false);
   const kv_cache::CheckedPages writable = check(*this, ours, true);
   const ops::KvLayout& layout = pool_->layout();
-  const ops::Buffer images = must(backend_.allocate(pages * layout.page_layer_bytes(), "page images"));
+  const ops::Buffer images = must(backend_.allocate(pages * layout.page_layer_bytes_max(), "page images"));
   const ops::Buffer sent = must(backend_.allocate(pages * 8, "digests sent"));
   const ops::Buffer stored = must(backend_.allocate(pages * 8, "digests stored"));
   for (std::int32_t layer = 0; layer < layout.num_layers; ++layer) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tessera/kv_cache/page_pool.h"
@@ -27,6 +29,7 @@ struct RunnerOptions {
 struct RunnerRow {
   std::int64_t sequence = 0;
   std::span<const std::int32_t> tokens;
+  models::RowPhase phase = models::RowPhase::kPrompt;
 };
 
 enum class WantedLogits { kAll, kLastOfEachRow };
@@ -40,7 +43,8 @@ class SequenceRunner {
   // order, in host memory. A check that fails, or a non-finite K or V, ends the test program.
   std::vector<float> step(std::span<const RunnerRow> rows, WantedLogits wanted);
   // The same for one sequence.
-  std::vector<float> step(std::span<const std::int32_t> tokens, WantedLogits wanted, std::int64_t sequence = 0);
+  std::vector<float> step(std::span<const std::int32_t> tokens, WantedLogits wanted, std::int64_t sequence = 0,
+                          models::RowPhase phase = models::RowPhase::kPrompt);
 
   // Sequence `to`, which must be empty here, takes over the tokens of the source's sequence `from`: its pages are
   // gathered, converted to this runner's KV format and scattered, and their digests compared. The source keeps its own.
@@ -49,6 +53,9 @@ class SequenceRunner {
   std::int64_t length(std::int64_t sequence) const { return sequences_[static_cast<std::size_t>(sequence)].length; }
   // Forgets the sequence's tokens and frees its pages.
   void reset(std::int64_t sequence);
+  // Called after every layer of a step; may be empty.
+  void on_layer(std::function<void(int layer)> call) { on_layer_ = std::move(call); }
+  models::Workspace& workspace() { return *workspace_; }
   // How often after_layer was called in the last step; equals the number of layers.
   std::int64_t layers_seen() const { return layers_seen_; }
 
@@ -71,6 +78,7 @@ class SequenceRunner {
   ops::Buffer logits_;
   std::vector<Sequence> sequences_;
   std::int64_t layers_seen_ = 0;
+  std::function<void(int layer)> on_layer_;
 };
 
 }  // namespace tessera::test_support
