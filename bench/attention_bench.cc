@@ -10,7 +10,7 @@ void attention(benchmark::State& state, ops::KvFormat format) {
   const auto queries = static_cast<std::int32_t>(state.range(2));
   // Layers are taken in turn, so that long contexts come from memory.
   const std::int64_t layer_bytes =
-      ops::gqa_kv_layout(format, 1, 64, kKvHeads, kHeadDim).token_layer_bytes() * sequences * length;
+      ops::gqa_kv_layout(format, 1, 64, kKvHeads, kHeadDim).token_layer_bytes(0) * sequences * length;
   const int layers = static_cast<int>(std::min<std::int64_t>(kLayers, 1 + (64 << 20) / layer_bytes));
   PagedSequences kv(format, layers, sequences, length);
   const kv_cache::CheckedPages checked = kv.check(queries);

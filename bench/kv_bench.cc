@@ -16,8 +16,11 @@ void kv_write(benchmark::State& state, ops::KvFormat format) {
   const auto stream = backend().make_stream();
   const double bytes = 8.0 * static_cast<double>(tokens * kKvDim);
   run_op(state, bytes, 0.0, [&] {
-    backend().kv_write(*stream, {checked.slots, ops::f32_matrix(k.data(), tokens, kKvDim),
-                                 ops::f32_matrix(v.data(), tokens, kKvDim), kv.cache(), 0, nonfinite.data()});
+    backend().kv_write(*stream, {checked.slots,
+                                 {ops::f32_matrix(k.data(), tokens, kKvDim), ops::f32_matrix(v.data(), tokens, kKvDim)},
+                                 kv.cache(),
+                                 0,
+                                 nonfinite.data()});
   });
 }
 void tokens_written(benchmark::internal::Benchmark* b) {
@@ -33,10 +36,10 @@ void gather_pages(benchmark::State& state, ops::KvFormat target_format) {
   ops::KvLayout target = kv.cache().layout;
   target.format = target_format;
   const std::int32_t pages = kTokens / target.page_size;
-  std::vector<std::byte> images(static_cast<std::size_t>(pages * target.page_layer_bytes()));
+  std::vector<std::byte> images(static_cast<std::size_t>(pages * target.page_layer_bytes(0)));
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(pages));
   const auto stream = backend().make_stream();
-  const double bytes = static_cast<double>(kv.cache().layout.token_layer_bytes()) * kTokens;
+  const double bytes = static_cast<double>(kv.cache().layout.token_layer_bytes(0)) * kTokens;
   run_op(state, bytes, 0.0, [&] {
     backend().gather_pages(
         *stream, {checked.pages, kv.cache(), target, 0, 0, 0, pages, kDigestKey, images.data(), digests.data()});
@@ -52,7 +55,7 @@ void scatter_pages(benchmark::State& state, ops::KvFormat format) {
   const kv_cache::CheckedPages checked = kv.check(kTokens);
   const ops::KvLayout& layout = kv.cache().layout;
   const std::int32_t pages = kTokens / layout.page_size;
-  std::vector<std::byte> images(static_cast<std::size_t>(pages * layout.page_layer_bytes()));
+  std::vector<std::byte> images(static_cast<std::size_t>(pages * layout.page_layer_bytes(0)));
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(pages));
   const auto stream = backend().make_stream();
   backend().gather_pages(

@@ -110,7 +110,7 @@ void model_step(benchmark::State& state, ops::KvFormat format) {
       linear(normed, layer.v, v);
       rope(q, kHeads);
       rope(k, kKvHeads);
-      b.kv_write(*stream, {checked.slots, k, v, kv.cache(), index, nonfinite.data()});
+      b.kv_write(*stream, {checked.slots, {k, v}, kv.cache(), index, nonfinite.data()});
       b.paged_attention(*stream, {.q = q,
                                   .cu_seqlens_q = kv.cu_seqlens_q(),
                                   .pages = checked.pages,

@@ -50,7 +50,7 @@ ops::Weight random_weight(ops::WeightFormat format, ops::WeightUsage usage, std:
     std::transform(values.begin(), values.end(), narrow.begin(), base::to_bf16);
     data = narrow.data();
   }
-  auto weight = backend().prepare_weight({format, usage, rows, cols, data, nullptr, false});
+  auto weight = backend().prepare_weight({format, usage, rows, cols, data});
   TESSERA_CHECK(weight.has_value(), weight.error().to_string());
   return std::move(*weight);
 }
@@ -110,8 +110,11 @@ void PagedSequences::fill(int layer, std::uint64_t seed) {
   std::vector<float> k = random_floats(tokens * kKvDim, seed);
   std::vector<float> v = random_floats(tokens * kKvDim, seed + 1000);
   std::vector<std::uint8_t> nonfinite(static_cast<std::size_t>(tokens));
-  backend().kv_write(*stream_, {checked.slots, ops::f32_matrix(k.data(), tokens, kKvDim),
-                                ops::f32_matrix(v.data(), tokens, kKvDim), cache_, layer, nonfinite.data()});
+  backend().kv_write(*stream_, {checked.slots,
+                                {ops::f32_matrix(k.data(), tokens, kKvDim), ops::f32_matrix(v.data(), tokens, kKvDim)},
+                                cache_,
+                                layer,
+                                nonfinite.data()});
 }
 
 kv_cache::CheckedPages PagedSequences::check(std::int32_t new_tokens) {

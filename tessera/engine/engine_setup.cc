@@ -96,7 +96,7 @@ base::Status EngineLoop::allocate() {
     // A sender stages all chunks of a tick, a receiver one; the rest is the check of one row, and alignment.
     const std::int64_t chunks = config_.role == EngineRole::kPrefill ? config_.handoff.chunks_per_tick : 1;
     const std::int64_t staged = chunks * config_.handoff.chunk_pages;
-    reserved = staged * (layout.page_layer_bytes() + 8) + limits.pages_per_row_max * 256 +
+    reserved = staged * (layout.page_layer_bytes_max() + 8) + limits.pages_per_row_max * 256 +
                config_.handoff.chunk_pages * config_.page_size * 32 + 65536;
     plan_.lines.push_back(
         {"handoff", reserved, fmt::format("at most: staging for {} pages of one layer, and their check", staged)});

@@ -15,7 +15,8 @@ base::Result<std::unique_ptr<ChunkGatherer>> ChunkGatherer::create(ops::Backend&
   const std::int64_t pages = std::int64_t{limits.chunks_max} * limits.chunk_pages_max;
   TESSERA_ASSIGN_OR_RETURN(made->verifier_, kv_cache::Verifier::create(backend, {1, row_pages, 0}));
   TESSERA_ASSIGN_OR_RETURN(made->table_, kv_cache::PageTable::create(backend, 1, row_pages));
-  TESSERA_ASSIGN_OR_RETURN(made->images_, backend.allocate(pages * pool.layout().page_layer_bytes(), "handoff images"));
+  TESSERA_ASSIGN_OR_RETURN(made->images_,
+                           backend.allocate(pages * pool.layout().page_layer_bytes_max(), "handoff images"));
   TESSERA_ASSIGN_OR_RETURN(made->digests_, backend.allocate(pages * 8, "handoff digests"));
   return made;
 }
@@ -24,7 +25,7 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
                                                                                  const ops::KvLayout& target,
                                                                                  std::span<const Chunk> chunks) {
   TESSERA_CHECK(std::ssize(chunks) <= limits_.chunks_max);
-  TESSERA_CHECK(target.page_layer_bytes() <= pool_.layout().page_layer_bytes());
+  TESSERA_CHECK(target.page_layer_bytes_max() <= pool_.layout().page_layer_bytes_max());
   table_->set_row(stream_, 0, source.leases);
   const kv_cache::RowExpectation row{source.leases, source.kv_len, source.kv_len};
   kv_cache::CheckInput input;
@@ -46,7 +47,7 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
     params.first_page = chunk.first_page;
     params.num_pages = chunk.num_pages;
     params.digest_key = source.digest_key;
-    params.images = images_.data() + at * pool_.layout().page_layer_bytes();
+    params.images = images_.data() + at * pool_.layout().page_layer_bytes_max();
     params.digests = digests_.as<std::uint64_t>() + at;
     backend_.gather_pages(stream_, params);
     at += limits_.chunk_pages_max;
@@ -56,7 +57,7 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
     g.chunk = chunk;
     g.digests.resize(static_cast<std::size_t>(chunk.num_pages));
     g.message = wire::make_page_data(source.session, source.handoff, chunk.layer, chunk.first_page, chunk.num_pages,
-                                     target.page_layer_bytes());
+                                     target.page_layer_bytes(chunk.layer));
     const std::span<std::byte> images = wire::page_data_images(g.message);
     backend_.copy_to_host(stream_, images.data(), params.images, std::ssize(images));
     backend_.copy_to_host(stream_, g.digests.data(), params.digests, chunk.num_pages * 8);

@@ -64,7 +64,7 @@ class ChunkGatherer {
   const ChunkGathererLimits limits_;
   std::unique_ptr<kv_cache::Verifier> verifier_;
   std::unique_ptr<kv_cache::PageTable> table_;
-  ops::Buffer images_;   // [chunks_max, chunk_pages_max, page_layer_bytes of the pool]
+  ops::Buffer images_;   // [chunks_max, chunk_pages_max, page_layer_bytes_max of the pool]
   ops::Buffer digests_;  // [chunks_max, chunk_pages_max]
 };
 

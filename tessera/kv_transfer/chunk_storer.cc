@@ -18,7 +18,7 @@ base::Result<std::unique_ptr<ChunkStorer>> ChunkStorer::create(ops::Backend& bac
   TESSERA_ASSIGN_OR_RETURN(made->verifier_, kv_cache::Verifier::create(backend, {1, row_pages, chunk_tokens}));
   TESSERA_ASSIGN_OR_RETURN(made->table_, kv_cache::PageTable::create(backend, 1, row_pages));
   TESSERA_ASSIGN_OR_RETURN(made->images_,
-                           backend.allocate(chunk_pages_max * layout.page_layer_bytes(), "received page images"));
+                           backend.allocate(chunk_pages_max * layout.page_layer_bytes_max(), "received page images"));
   TESSERA_ASSIGN_OR_RETURN(made->digests_,
                            backend.allocate(std::int64_t{chunk_pages_max} * 8, "received page digests"));
   return made;
@@ -56,7 +56,7 @@ kv_cache::CheckedPages ChunkStorer::check_before(const Target& target) {
 std::expected<std::vector<std::uint64_t>, ops::RowVerdict> ChunkStorer::store(const Target& target, const Chunk& chunk,
                                                                               std::span<const std::byte> images) {
   TESSERA_CHECK(chunk.num_pages <= chunk_pages_max_ && chunk.first_page >= target.first_page);
-  TESSERA_CHECK(std::ssize(images) == chunk.num_pages * pool_.layout().page_layer_bytes());
+  TESSERA_CHECK(std::ssize(images) == chunk.num_pages * pool_.layout().page_layer_bytes(chunk.layer));
   backend_.copy_to_device(stream_, images_.data(), images.data(), std::ssize(images));
   stage_writes(target, chunk);
   const kv_cache::CheckedPages checked = check_before(target);

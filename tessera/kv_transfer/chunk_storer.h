@@ -31,9 +31,9 @@ class ChunkStorer {
     std::int32_t first_page = 0;  // Pages before it are not to be written.
     std::uint64_t digest_key = 0;
   };
-  // Writes the images [chunk.num_pages, page_layer_bytes] and returns the digest of each page as it is stored. The
-  // pages are checked before and after; when the check fails, nothing was written if it failed before, and there is
-  // only its verdict. Waits for the stream once.
+  // Writes the images [chunk.num_pages, page_layer_bytes(chunk.layer)] and returns the digest of each page as it is
+  // stored. The pages are checked before and after; when the check fails, nothing was written if it failed before, and
+  // there is only its verdict. Waits for the stream once.
   std::expected<std::vector<std::uint64_t>, ops::RowVerdict> store(const Target& target, const Chunk& chunk,
                                                                    std::span<const std::byte> images);
   // Checks all pages of the sequence once; failed_checks of the verdict is 0 when they are sound.
@@ -53,7 +53,7 @@ class ChunkStorer {
   const std::int32_t chunk_pages_max_;
   std::unique_ptr<kv_cache::Verifier> verifier_;
   std::unique_ptr<kv_cache::PageTable> table_;
-  ops::Buffer images_;   // [chunk_pages_max, page_layer_bytes]
+  ops::Buffer images_;   // [chunk_pages_max, page_layer_bytes_max]
   ops::Buffer digests_;  // [chunk_pages_max]
   // The writes of one chunk, as the check wants them; reused.
   std::vector<std::int32_t> token_rows_;

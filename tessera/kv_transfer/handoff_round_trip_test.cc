@@ -22,57 +22,91 @@ using tests::kPrefillPeer;
 using tests::Lease;
 
 // The formula of KvWriteParams, written again.
-void quantize(const std::byte* source, std::vector<std::uint8_t>& data, std::vector<std::uint16_t>& scales) {
+void quantize(const ops::KvPart& part, const std::byte* source, std::vector<std::uint8_t>& data,
+              std::vector<std::uint8_t>& scales) {
   data.clear();
   scales.clear();
-  for (int head = 0; head < kHandoffKvHeads; ++head) {
+  int first = 0;
+  for (int group = 0; group < part.scales; ++group) {
+    const int elements = group == 0 ? part.first_group : part.other_groups;
     std::vector<float> x;
     float largest = 0.0f;
-    for (int e = 0; e < kHandoffHeadDim; ++e) {
+    for (int e = first; e < first + elements; ++e) {
       base::BF16 value;
-      std::memcpy(&value, source + 2 * (head * kHandoffHeadDim + e), 2);
+      std::memcpy(&value, source + 2 * e, 2);
       x.push_back(base::to_float(value));
       largest = std::max(largest, std::abs(x.back()));
     }
+    first += elements;
     const base::BF16 scale = largest == 0.0f ? base::to_bf16(1.0f) : base::to_bf16_round_up(largest / base::kF8E4M3Max);
-    scales.push_back(scale.bits);
+    scales.push_back(static_cast<std::uint8_t>(scale.bits & 0xff));
+    scales.push_back(static_cast<std::uint8_t>(scale.bits >> 8));
     for (const float value : x) data.push_back(base::to_f8e4m3(value / base::to_float(scale)).bits);
   }
 }
 
-// The decode pages hold the quantized source from token `first` on, and their unused slots are untouched.
+// The decode pages hold the quantized source from token `first` on (its index keys as they were), and their unused
+// slots are untouched.
 void expect_quantized(HandoffPair& pair, const std::vector<Lease>& from, const std::vector<Lease>& to,
                       std::int32_t kv_len, std::int32_t first = 0) {
   const ops::KvCacheView& cache = pair.decode_pool->cache();
-  const std::size_t width = kHandoffKvHeads * kHandoffHeadDim;
+  const ops::KvLayout& layout = cache.layout;
   std::vector<std::uint8_t> data;
-  std::vector<std::uint16_t> scales;
+  std::vector<std::uint8_t> scales;
   for (int layer = 0; layer < kHandoffLayers; ++layer) {
-    for (int part = 0; part < 2; ++part) {
+    for (int part = 0; part < layout.layer_parts(layer); ++part) {
+      const auto row_bytes = static_cast<std::size_t>(layout.row_bytes(part));
+      const auto scale_bytes = static_cast<std::size_t>(layout.row_scale_bytes(part));
       for (std::int32_t p = first; p < std::ssize(to) * kHandoffPageSize; ++p) {
         const kv_cache::PageId page = to[static_cast<std::size_t>(p / kHandoffPageSize)].page;
         const std::int64_t slot = p % kHandoffPageSize;
-        const std::byte* found = cache.page_data(layer, part, page) + slot * static_cast<std::int64_t>(width);
-        const std::byte* found_scales = cache.page_scales(layer, part, page) + slot * 2 * kHandoffKvHeads;
-        if (p < kv_len) {
-          quantize(pair.source_row(from, layer, part, p), data, scales);
+        const std::byte* found = cache.page_data(layer, part, page) + slot * layout.row_bytes(part);
+        const std::byte* found_scales = cache.page_scales(layer, part, page) + slot * layout.row_scale_bytes(part);
+        const ops::KvPart& shape = layout.parts[static_cast<std::size_t>(part)];
+        if (p >= kv_len) {
+          data.assign(row_bytes, 0x7f);
+          scales.assign(scale_bytes, 0xff);
+        } else if (shape.kind == ops::KvPartKind::kIndexKeys) {
+          const auto* row = reinterpret_cast<const std::uint8_t*>(pair.source_row(from, layer, part, p));
+          const auto* scale = reinterpret_cast<const std::uint8_t*>(pair.source_scales(from, layer, part, p));
+          data.assign(row, row + row_bytes);
+          scales.assign(scale, scale + scale_bytes);
         } else {
-          data.assign(width, 0x7f);
-          scales.assign(kHandoffKvHeads, 0xffff);
+          quantize(shape, pair.source_row(from, layer, part, p), data, scales);
         }
-        ASSERT_EQ(std::memcmp(found, data.data(), width), 0) << "layer " << layer << " part " << part << " token " << p;
-        ASSERT_EQ(std::memcmp(found_scales, scales.data(), 2 * kHandoffKvHeads), 0)
+        ASSERT_EQ(data.size(), row_bytes);
+        ASSERT_EQ(scales.size(), scale_bytes);
+        ASSERT_EQ(std::memcmp(found, data.data(), row_bytes), 0)
+            << "layer " << layer << " part " << part << " token " << p;
+        ASSERT_EQ(std::memcmp(found_scales, scales.data(), scale_bytes), 0)
             << "layer " << layer << " part " << part << " token " << p;
       }
     }
   }
 }
 
-class RoundTrip : public ::testing::TestWithParam<std::int32_t> {};
+// Latents of 20 and rope of 6; index keys of 12 in the last two layers.
+ops::KvLayout latent_layout(ops::KvFormat format) {
+  ops::LayerSet index_layers;
+  for (std::int32_t layer = 1; layer < kHandoffLayers; ++layer) index_layers.insert(layer);
+  return ops::mla_kv_layout(format, kHandoffLayers, kHandoffPageSize, 20, 6, 12, index_layers);
+}
+
+struct RoundTripCase {
+  std::int32_t kv_len = 0;
+  bool latent = false;
+};
+
+class RoundTrip : public ::testing::TestWithParam<RoundTripCase> {};
 
 TEST_P(RoundTrip, EqualsDirectQuantization) {
-  const std::int32_t kv_len = GetParam();
-  HandoffPair pair;
+  const std::int32_t kv_len = GetParam().kv_len;
+  HandoffPairOptions options;
+  if (GetParam().latent) {
+    options.prefill_layout = latent_layout(ops::KvFormat::kBF16);
+    options.decode_layout = latent_layout(ops::KvFormat::kF8E4M3);
+  }
+  HandoffPair pair(options);
   const std::vector<Lease> source = pair.prefill(kv_len);
   // The sender's engine keeps its pages beyond the handoff here, so that they can be compared.
   for (const Lease& lease : source) pair.prefill_pool->share(*pair.stream, lease);
@@ -96,7 +130,30 @@ TEST_P(RoundTrip, EqualsDirectQuantization) {
   pair.expect_balance();
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, RoundTrip, ::testing::Values(1, 63, 64, 65, 200));
+INSTANTIATE_TEST_SUITE_P(KeysAndValues, RoundTrip,
+                         ::testing::Values(RoundTripCase{1}, RoundTripCase{63}, RoundTripCase{64}, RoundTripCase{65},
+                                           RoundTripCase{200}));
+INSTANTIATE_TEST_SUITE_P(LatentsAndIndexKeys, RoundTrip,
+                         ::testing::Values(RoundTripCase{1, true}, RoundTripCase{64, true}, RoundTripCase{65, true},
+                                           RoundTripCase{200, true}));
+
+// A layer that claims index keys where the receiver has none, or the other way round, is another shape.
+TEST(LatentHandoff, OtherIndexLayersAreRefusedAtTheHandshake) {
+  HandoffPairOptions options;
+  options.prefill_layout = latent_layout(ops::KvFormat::kBF16);
+  options.decode_layout = latent_layout(ops::KvFormat::kF8E4M3);
+  options.decode_layout.index_layers.insert(0);
+  HandoffPair pair(options);
+  const std::vector<Lease> source = pair.prefill(65);
+  const HandoffId id = pair.offer(source, 65);
+  pair.run_out();
+  ASSERT_EQ(pair.send_events.count(id), 1u);
+  EXPECT_EQ(pair.send_events.at(id).outcome, SendOutcome::kAborted);
+  EXPECT_NE(pair.send_events.at(id).status.message().find("index keys"), std::string::npos)
+      << pair.send_events.at(id).status.to_string();
+  EXPECT_TRUE(pair.committed.empty());
+  pair.expect_balance();
+}
 
 TEST(PartialRoundTrip, OnlyWhatTheReceiverDoesNotHaveIsSent) {
   for (const std::int32_t kv_len : {200, 192}) {

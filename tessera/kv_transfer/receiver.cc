@@ -301,7 +301,9 @@ struct Receiver::Impl {
   void handle_data(const HandoffKey& key, Live& handoff, const wire::PageData& data) {
     const ops::KvLayout& layout = pool.layout();
     const Chunk chunk{data.layer, data.first_page, data.num_pages};
-    if (data.page_bytes != layout.page_layer_bytes() || data.num_pages > options.chunk_pages_max) {
+    // A layer that does not exist is refused below, with all that lies outside of what was wanted.
+    const bool other_size = data.layer < layout.num_layers && data.page_bytes != layout.page_layer_bytes(data.layer);
+    if (other_size || data.num_pages > options.chunk_pages_max) {
       abort(key, base::data_loss("page data of another shape than was agreed"), PeerMayWrite::kYes);
       return;
     }

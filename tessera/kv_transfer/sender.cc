@@ -208,7 +208,7 @@ struct Sender::Impl {
       const std::int64_t message_bytes = std::min(endpoint.message_bytes_max(), theirs->message_bytes_max);
       peer.chunk_pages = static_cast<std::int32_t>(
           std::min<std::int64_t>({options.chunk_pages, theirs->chunk_pages_max,
-                                  wire::page_data_pages_max(message_bytes, theirs->layout.page_layer_bytes())}));
+                                  wire::page_data_pages_max(message_bytes, theirs->layout.page_layer_bytes_max())}));
     } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
       if (reject->reason.code() == base::StatusCode::kDataLoss) return;  // Damaged on its way: hello is sent again.
       if (reject->reason.code() != base::StatusCode::kUnavailable) {

@@ -124,6 +124,16 @@ std::string printable(std::span<const std::byte> bytes) {
   return text;
 }
 
+// Only layers that exist have index keys, and only where there is such a part.
+bool index_layers_sound(const ops::KvLayout& layout) {
+  if (!in_range(layout.num_layers, 1, ops::LayerSet::kLayersMax)) return false;
+  if (!in_range(layout.num_parts, 1, ops::KvLayout::kPartsMax)) return false;
+  const bool has_part =
+      layout.parts[static_cast<std::size_t>(layout.num_parts - 1)].kind == ops::KvPartKind::kIndexKeys;
+  const std::int32_t all = layout.index_layers.count_below(ops::LayerSet::kLayersMax);
+  return all == (has_part ? layout.index_layers.count_below(layout.num_layers) : 0);
+}
+
 base::Result<Body> parse_hello(std::span<const std::byte> body) {
   Reader reader(body);
   Hello hello;
@@ -143,11 +153,21 @@ base::Result<Body> parse_hello(std::span<const std::byte> body) {
     part.scales = reader.take<std::int32_t>();
     part.first_group = reader.take<std::int32_t>();
     part.other_groups = reader.take<std::int32_t>();
+    const auto kind = reader.take<std::uint32_t>();
     const std::int32_t least = p < num_parts ? 1 : 0;
     const std::int32_t most = p < num_parts ? kPartElementsMax : 0;
     sound = sound && in_range(part.elements, least, most) && in_range(part.scales, 0, part.elements) &&
             in_range(part.first_group, 0, part.elements) && in_range(part.other_groups, 0, part.elements);
+    // Index keys are the last part, behind the values.
+    const bool index_keys = kind == static_cast<std::uint32_t>(ops::KvPartKind::kIndexKeys);
+    sound = sound && (kind == static_cast<std::uint32_t>(ops::KvPartKind::kValues) ||
+                      (index_keys && p > 0 && p == num_parts - 1));
+    if (index_keys) part.kind = ops::KvPartKind::kIndexKeys;
   }
+  auto index_layers = hello.layout.index_layers.words();
+  for (std::uint64_t& word : index_layers) word = reader.take<std::uint64_t>();
+  hello.layout.index_layers = ops::LayerSet::from_words(index_layers);
+  sound = sound && index_layers_sound(hello.layout);
   hello.shard_index = reader.take<std::uint32_t>();
   hello.shard_count = reader.take<std::uint32_t>();
   hello.chunk_pages_max = reader.take<std::int32_t>();
@@ -294,7 +314,9 @@ struct BodyWriter {
       writer.put(part.scales);
       writer.put(part.first_group);
       writer.put(part.other_groups);
+      writer.put(static_cast<std::uint32_t>(part.kind));
     }
+    for (const std::uint64_t word : hello.layout.index_layers.words()) writer.put(word);
     writer.put(hello.shard_index);
     writer.put(hello.shard_count);
     writer.put(hello.chunk_pages_max);
@@ -413,14 +435,18 @@ base::Status check_compatible(const Hello& sender, const Hello& receiver) {
   for (int p = 0; p < from.num_parts; ++p) {
     const ops::KvPart& a = from.parts[static_cast<std::size_t>(p)];
     const ops::KvPart& b = to.parts[static_cast<std::size_t>(p)];
+    if (a.kind != b.kind) return base::invalid_argument("handoff: the kinds of a KV part differ");
     if (a.elements != b.elements) return differ("the width of a KV part", a.elements, b.elements);
     if (a.scales != b.scales || a.first_group != b.first_group || a.other_groups != b.other_groups) {
       return base::invalid_argument("handoff: the scale groups of a KV part differ");
     }
   }
+  if (from.index_layers != to.index_layers) {
+    return base::invalid_argument("handoff: the layers that have index keys differ");
+  }
   TESSERA_RETURN_IF_ERROR(ops::check_conversion(from.format, to.format).with_context("handoff"));
-  const std::int64_t least = page_data_bytes(1, to.page_layer_bytes());
-  if (to.page_layer_bytes() > from.page_layer_bytes()) {
+  const std::int64_t least = page_data_bytes(1, to.page_layer_bytes_max());
+  if (to.page_layer_bytes_max() > from.page_layer_bytes_max()) {
     return base::invalid_argument("handoff: a page is larger in the decode engine's format than in prefill's");
   }
   const std::int64_t most = std::min(sender.message_bytes_max, receiver.message_bytes_max);

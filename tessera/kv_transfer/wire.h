@@ -29,7 +29,7 @@ using SessionId = std::uint64_t;
 namespace wire {
 
 inline constexpr std::uint32_t kMagic = 0x564b5354u;  // "TSKV"
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::int64_t kHeaderBytes = 48;
 inline constexpr std::int64_t kModelDigestBytesMax = 128;
 inline constexpr std::int64_t kReasonBytesMax = 512;

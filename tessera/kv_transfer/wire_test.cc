@@ -155,19 +155,24 @@ TEST(Wire, FieldsOutOfRangeAreRefused) {
   };
   constexpr auto kLeast = std::numeric_limits<std::int32_t>::min();
   constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
-  // Hello: format, parts, layers, page size, elements, scales, shards, chunk, message, digest length.
+  // Hello: format, parts, layers, page size, elements, scales, kinds, index layers, shards, chunk, message, digest
+  // length.
   EXPECT_TRUE(refused(0, 0, std::uint8_t{3}));
   EXPECT_TRUE(refused(0, 1, std::uint8_t{0}));
   EXPECT_TRUE(refused(0, 1, std::uint8_t{4}));
-  for (const std::size_t offset : {4u, 8u, 12u, 60u + 8u}) {
+  for (const std::size_t offset : {4u, 8u, 12u, 208u}) {
     for (const std::int32_t value : {kLeast, -1, 0, kMost}) EXPECT_TRUE(refused(0, offset, value)) << offset;
   }
   EXPECT_TRUE(refused(0, 16, kMost));
-  EXPECT_TRUE(refused(0, 44, std::int32_t{1}));  // A part that the layout does not have.
-  EXPECT_TRUE(refused(0, 60, std::uint32_t{2}));
-  EXPECT_TRUE(refused(0, 64, std::uint32_t{0}));
-  EXPECT_TRUE(refused(0, 72, std::int64_t{0}));
-  EXPECT_TRUE(refused(0, 80, std::uint16_t{65535}));
+  EXPECT_TRUE(refused(0, 52, std::int32_t{1}));   // A part that the layout does not have.
+  EXPECT_TRUE(refused(0, 28, std::uint32_t{1}));  // Index keys before the last part.
+  EXPECT_TRUE(refused(0, 48, std::uint32_t{2}));
+  EXPECT_TRUE(refused(0, 68, std::uint32_t{1}));
+  EXPECT_TRUE(refused(0, 72, std::uint64_t{1}));  // A layer with index keys, without such a part.
+  EXPECT_TRUE(refused(0, 200, std::uint32_t{2}));
+  EXPECT_TRUE(refused(0, 204, std::uint32_t{0}));
+  EXPECT_TRUE(refused(0, 212, std::int64_t{0}));
+  EXPECT_TRUE(refused(0, 220, std::uint16_t{65535}));
   // Offer: length, pages, timeout, blob length.
   for (const std::int32_t value : {kLeast, -1, 0, kMost}) EXPECT_TRUE(refused(1, 0, value));
   for (const std::int32_t value : {kLeast, -1, 0, 201, kMost}) EXPECT_TRUE(refused(1, 4, value));
@@ -196,12 +201,14 @@ TEST(Wire, OtherTypesAndVersionsAreNamed) {
   seal(message);
   EXPECT_EQ(parse(message).error().status.code(), StatusCode::kDataLoss);
   message = encode(7, 8, Done{});
-  put(message, 4, std::uint16_t{3});
-  seal(message);
-  const auto parsed = parse(message);
-  ASSERT_FALSE(parsed.has_value());
-  EXPECT_EQ(parsed.error().status.code(), StatusCode::kUnimplemented);
-  EXPECT_NE(parsed.error().status.message().find("version 3"), std::string::npos);
+  for (const int version : {1, 2, 4}) {
+    put(message, 4, static_cast<std::uint16_t>(version));
+    seal(message);
+    const auto parsed = parse(message);
+    ASSERT_FALSE(parsed.has_value());
+    EXPECT_EQ(parsed.error().status.code(), StatusCode::kUnimplemented);
+    EXPECT_NE(parsed.error().status.message().find("version " + std::to_string(version)), std::string::npos);
+  }
 }
 
 TEST(Wire, ReservedBytesAreZero) {
@@ -238,6 +245,52 @@ TEST(Wire, GarbageIsRefused) {
       EXPECT_EQ(std::ssize(data->images), data->num_pages * data->page_bytes);
     }
   }
+}
+
+Hello an_indexed_hello() {
+  Hello hello = a_hello();
+  ops::LayerSet index_layers;
+  for (const std::int32_t layer : {0, 5, 63, 64, 77}) index_layers.insert(layer);
+  hello.layout = ops::mla_kv_layout(ops::KvFormat::kBF16, 78, 64, 512, 64, 128, index_layers);
+  return hello;
+}
+
+TEST(Wire, LayoutsWithIndexKeysRoundTrip) {
+  const Hello hello = an_indexed_hello();
+  const auto parsed = parse(encode(7, 0, hello));
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().status.message();
+  EXPECT_EQ(std::get<Hello>(parsed->body).layout, hello.layout);
+}
+
+TEST(Wire, LayoutsWithMisplacedIndexKeysAreRefused) {
+  const auto refused = [](auto change) {
+    Hello hello = an_indexed_hello();
+    change(hello.layout);
+    const auto parsed = parse(encode(7, 0, hello));
+    return !parsed.has_value() && parsed.error().status.code() == StatusCode::kDataLoss;
+  };
+  EXPECT_FALSE(refused([](ops::KvLayout&) {}));
+  EXPECT_TRUE(refused([](ops::KvLayout& l) { l.index_layers.insert(78); }));
+  EXPECT_TRUE(refused([](ops::KvLayout& l) { l.index_layers.insert(1023); }));
+  EXPECT_TRUE(refused([](ops::KvLayout& l) { l.num_parts = 1; }));  // Layers are named, and there is no such part.
+  EXPECT_TRUE(refused([](ops::KvLayout& l) { l.parts[1].kind = ops::KvPartKind::kValues; }));
+  EXPECT_TRUE(refused([](ops::KvLayout& l) { l.parts[0].kind = ops::KvPartKind::kIndexKeys; }));
+  EXPECT_TRUE(refused([](ops::KvLayout& l) { l.parts[1].kind = static_cast<ops::KvPartKind>(2); }));
+  EXPECT_TRUE(refused([](ops::KvLayout& l) {
+    l.num_parts = 1;
+    l.parts[0].kind = ops::KvPartKind::kIndexKeys;
+  }));
+}
+
+TEST(WireCompatibility, NamesTheDifferenceOfIndexKeys) {
+  const Hello receiver = an_indexed_hello();
+  EXPECT_TRUE(check_compatible(receiver, receiver).ok());
+  Hello sender = receiver;
+  sender.layout.index_layers.insert(6);
+  EXPECT_NE(check_compatible(sender, receiver).message().find("index keys"), std::string::npos);
+  sender = receiver;
+  sender.layout.parts[1].kind = ops::KvPartKind::kValues;
+  EXPECT_NE(check_compatible(sender, receiver).message().find("kinds"), std::string::npos);
 }
 
 TEST(WireCompatibility, NamesTheDifference) {

@@ -51,7 +51,8 @@ struct TokenSelection {
 //   score[j] = softmax_scale * (n_h . (W_k,h c_j) + p_h . r_j),  out_h = sum_j softmax_j(score[j]) W_v,h c_j
 // over j = 0 .. the query's position, or over the selected positions only. A selected position behind the query's own
 // is left out. Keys are taken in ascending position, in runs that depend on position alone (dense) or on the place in
-// the selection alone (sparse). A row of kv_len 0 gives zeros. Slots past kv_len may hold anything.
+// the selection alone (sparse). A row of kv_len 0 gives zeros, and so does a token that is left no position. Slots past
+// kv_len may hold anything.
 struct MlaAttentionParams {
   ConstMatrix q;                               // [tokens, heads * (qk_nope_head_dim + qk_rope_head_dim)], rope rotated.
   std::span<const std::int32_t> cu_seqlens_q;  // host, [rows + 1]
@@ -69,7 +70,8 @@ struct MlaAttentionParams {
 // The indexer of DSA: which positions each token attends to.
 //   score[j] = sum_h weights[t][h] * relu(softmax_scale * (q_h . k_j)),  k_j the stored index key of position j,
 // over j = 0 .. the token's position; the index_topk largest are selected, all of them when there are no more. Ties go
-// to the lower position; NaN counts as -infinity. A token of a row of kv_len 0 selects nothing.
+// to the lower position; NaN counts as -infinity. A token of a row of kv_len 0 selects nothing. Positions come out
+// ascending.
 struct DsaSelectParams {
   ConstMatrix q;                               // [tokens, index_n_heads * index_head_dim], rotated.
   ConstMatrix weights;                         // [tokens, index_n_heads], already times index_n_heads^-0.5.

@@ -22,7 +22,7 @@ namespace tessera::ops {
 struct MoeRouteParams {
   ConstMatrix logits;                       // [tokens, n_routed_experts]
   const Weight* correction_bias = nullptr;  // [1, n_routed_experts], usage kVector; null: zeros.
-  std::int32_t n_group = 1;                 // Divides n_routed_experts.
+  std::int32_t n_group = 1;                 // Divides n_routed_experts; more than one group have two experts at least.
   std::int32_t topk_group = 1;              // <= n_group.
   std::int32_t num_experts_per_tok = 1;     // <= the experts of topk_group groups.
   bool norm_topk_prob = true;

@@ -21,11 +21,13 @@ constexpr std::uint64_t digest_seed(std::uint64_t key, std::int32_t layer, std::
 }
 
 // Reads logical pages first_page .. first_page + num_pages of row `row` in one layer, converts them to target.format
-// and writes them as page images (KvLayout::page_layer_bytes each, one after another) to `images`, with the digest of
-// each. Slots at or past the row's kv_len are written as zero bytes and are not digested. BF16 to FP8 quantizes as
-// KvWriteParams says, but a scale group that holds NaN or infinity (only damaged memory does) becomes zeros under the
-// NaN scale 0x7fc0, so that whoever reads it fails; equal formats copy bytes; F32 to BF16 rounds; anything else is a
-// programmer's error. A row that failed its check reads nothing: images are zero and digests 0.
+// and writes them as page images (KvLayout::page_layer_bytes(layer) each, one after another) to `images`, with the
+// digest of each. Slots at or past the row's kv_len are written as zero bytes and are not digested. Each part is
+// converted from its dtype in the source to that in the target: BF16 to FP8, and index keys from F32, quantize as
+// KvWriteParams says, but a scale group that holds NaN or infinity (only damaged memory does) becomes zeros under a NaN
+// scale (0x7fc0, of index keys 0x7fc00000), so that whoever reads it fails; equal dtypes copy bytes; F32 to BF16
+// rounds. The formats may be equal, BF16 to FP8 or F32 to BF16; anything else is a programmer's error. A row that
+// failed its check reads nothing: images are zero and digests 0.
 struct GatherPagesParams {
   VerifiedPages pages;
   KvCacheView source;
@@ -35,7 +37,7 @@ struct GatherPagesParams {
   std::int32_t first_page = 0;
   std::int32_t num_pages = 0;
   std::uint64_t digest_key = 0;
-  std::byte* images = nullptr;       // [num_pages, target.page_layer_bytes()]
+  std::byte* images = nullptr;       // [num_pages, target.page_layer_bytes(layer)]
   std::uint64_t* digests = nullptr;  // [num_pages]
 };
 
@@ -45,7 +47,7 @@ struct ScatterPagesParams {
   WritableSlots slots;  // [tokens]
   KvCacheView target;   // The images are in its layout.
   std::int32_t layer = 0;
-  const std::byte* images = nullptr;  // [ceil(tokens / page_size), page_layer_bytes]
+  const std::byte* images = nullptr;  // [ceil(tokens / page_size), page_layer_bytes(layer)]
 };
 
 // Digests what is stored: one number for each of num_pages logical pages of a row in one layer.

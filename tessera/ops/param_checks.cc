@@ -25,7 +25,8 @@ void check_weight(const Weight* weight, WeightUsage usage, std::int64_t rows, st
   TESSERA_CHECK(weight->usage == usage);
   TESSERA_CHECK(weight->rows == rows && weight->cols == cols,
                 fmt::format("weight is [{}, {}], expected [{}, {}]", weight->rows, weight->cols, rows, cols));
-  TESSERA_CHECK(usage != WeightUsage::kVector || weight->format == WeightFormat::kF32);
+  TESSERA_CHECK((usage != WeightUsage::kVector && usage != WeightUsage::kRouter) ||
+                weight->format == WeightFormat::kF32);
 }
 
 void check_cache(const KvCacheView& cache, std::int32_t layer) {
@@ -36,10 +37,27 @@ void check_cache(const KvCacheView& cache, std::int32_t layer) {
   for (int p = 0; p < layout.num_parts; ++p) {
     const KvPart& part = layout.parts[p];
     TESSERA_CHECK(part.elements > 0);
-    TESSERA_CHECK(!layout.has_scales() || (part.scales > 0 && part.first_group > 0 &&
-                                           part.first_group + (part.scales - 1) * part.other_groups == part.elements),
-                  fmt::format("part {}: {} scale groups do not divide {} elements", p, part.scales, part.elements));
+    TESSERA_CHECK(part.kind == KvPartKind::kValues || (p > 0 && p == layout.num_parts - 1),
+                  "index keys are the last part, behind the values");
+    TESSERA_CHECK(
+        !layout.part_has_scales(p) || (part.scales > 0 && part.first_group > 0 &&
+                                       part.first_group + (part.scales - 1) * part.other_groups == part.elements),
+        fmt::format("part {}: {} scale groups do not divide {} elements", p, part.scales, part.elements));
   }
+}
+
+// Query rows of a ragged batch over paged KV.
+void check_rows(std::span<const std::int32_t> cu_seqlens_q, const VerifiedPages& pages) {
+  TESSERA_CHECK(std::ssize(cu_seqlens_q) == pages.rows() + 1 && cu_seqlens_q.front() == 0);
+  for (std::int64_t r = 0; r < pages.rows(); ++r) TESSERA_CHECK(cu_seqlens_q[r] <= cu_seqlens_q[r + 1]);
+}
+
+void check_shape(const MlaShape& shape) {
+  TESSERA_CHECK(
+      shape.heads > 0 && shape.kv_lora_rank > 0 && shape.qk_rope_head_dim > 0 && shape.qk_nope_head_dim > 0 &&
+          shape.v_head_dim > 0,
+      fmt::format("{} heads, kv_lora_rank {}, qk_rope_head_dim {}, qk_nope_head_dim {}, v_head_dim {}", shape.heads,
+                  shape.kv_lora_rank, shape.qk_rope_head_dim, shape.qk_nope_head_dim, shape.v_head_dim));
 }
 
 void check_page_range(const VerifiedPages& pages, std::int64_t row, std::int32_t first_page, std::int32_t num_pages) {
@@ -68,6 +86,14 @@ void check_params(const RmsNormParams& p) {
   TESSERA_CHECK(p.epsilon >= 0.0f);
 }
 
+void check_params(const LayerNormParams& p) {
+  check_matrix(p.in, p.in.rows, p.in.cols);
+  check_matrix(p.out, p.in.rows, p.in.cols);
+  check_weight(p.weight, WeightUsage::kVector, 1, p.in.cols);
+  check_weight(p.bias, WeightUsage::kVector, 1, p.in.cols);
+  TESSERA_CHECK(p.epsilon >= 0.0f);
+}
+
 void check_params(const RopeParams& p) {
   TESSERA_CHECK(p.heads > 0 && p.head_dim > 0);
   TESSERA_CHECK(p.rotary_dim > 0 && p.rotary_dim % 2 == 0 && p.rotary_dim <= p.head_dim,
@@ -78,7 +104,8 @@ void check_params(const RopeParams& p) {
 
 void check_params(const LinearParams& p) {
   TESSERA_CHECK(p.weight != nullptr);
-  check_weight(p.weight, WeightUsage::kLinear, p.weight->rows, p.weight->cols);
+  const bool router = p.weight->usage == WeightUsage::kRouter;
+  check_weight(p.weight, router ? WeightUsage::kRouter : WeightUsage::kLinear, p.weight->rows, p.weight->cols);
   check_matrix(p.in, p.in.rows, p.weight->cols);
   check_matrix(p.out, p.in.rows, p.weight->rows);
   if (p.bias != nullptr) check_weight(p.bias, WeightUsage::kVector, 1, p.weight->rows);
@@ -94,9 +121,14 @@ void check_params(const SwigluParams& p) {
 void check_params(const KvWriteParams& p) {
   check_cache(p.cache, p.layer);
   const KvLayout& layout = p.cache.layout;
-  TESSERA_CHECK(layout.num_parts == 2);
-  check_matrix(p.k, p.slots.tokens(), layout.parts[kPartK].elements);
-  check_matrix(p.v, p.slots.tokens(), layout.parts[kPartV].elements);
+  const int parts = layout.layer_parts(p.layer);
+  for (int part = 0; part < KvLayout::kPartsMax; ++part) {
+    if (part < parts) {
+      check_matrix(p.parts[part], p.slots.tokens(), layout.parts[part].elements);
+    } else {
+      TESSERA_CHECK(p.parts[part].data == nullptr, fmt::format("layer {} has {} parts", p.layer, parts));
+    }
+  }
   TESSERA_CHECK(p.slots.tokens() == 0 || p.nonfinite_rows != nullptr);
 }
 
@@ -107,14 +139,75 @@ void check_params(const PagedAttentionParams& p) {
   const KvLayout& layout = p.cache.layout;
   TESSERA_CHECK(layout.num_parts == 2);
   for (int part = 0; part < 2; ++part) {
+    TESSERA_CHECK(layout.parts[part].kind == KvPartKind::kValues);
     TESSERA_CHECK(layout.parts[part].elements == p.kv_heads * p.head_dim);
-    TESSERA_CHECK(!layout.has_scales() || layout.parts[part].scales == p.kv_heads);
+    TESSERA_CHECK(!layout.part_has_scales(part) || layout.parts[part].scales == p.kv_heads);
   }
-  TESSERA_CHECK(std::ssize(p.cu_seqlens_q) == p.pages.rows() + 1 && p.cu_seqlens_q.front() == 0);
-  for (std::int64_t r = 0; r < p.pages.rows(); ++r) TESSERA_CHECK(p.cu_seqlens_q[r] <= p.cu_seqlens_q[r + 1]);
+  check_rows(p.cu_seqlens_q, p.pages);
   check_matrix(p.q, p.cu_seqlens_q.back(), static_cast<std::int64_t>(p.heads) * p.head_dim);
   check_matrix(p.out, p.q.rows, p.q.cols);
   TESSERA_CHECK(p.q.rows == 0 || p.q.data != p.out.data, "q and out overlap");
+}
+
+void check_params(const MlaAttentionParams& p) {
+  check_cache(p.cache, p.layer);
+  TESSERA_CHECK(p.up != nullptr);
+  const MlaShape& shape = p.up->shape;
+  check_shape(shape);
+  const KvPart& part = p.cache.layout.parts[kPartLatent];
+  TESSERA_CHECK(part.elements == shape.kv_lora_rank + shape.qk_rope_head_dim && part.first_group == shape.kv_lora_rank,
+                fmt::format("KV rows of {}, the first group of {}; expected [{} | {}]", part.elements, part.first_group,
+                            shape.kv_lora_rank, shape.qk_rope_head_dim));
+  check_rows(p.cu_seqlens_q, p.pages);
+  TESSERA_CHECK(std::ssize(p.forms) == p.pages.rows(),
+                fmt::format("{} forms of {} rows", p.forms.size(), p.pages.rows()));
+  const std::int64_t tokens = p.cu_seqlens_q.back();
+  check_matrix(p.q, tokens, std::int64_t{shape.heads} * (shape.qk_nope_head_dim + shape.qk_rope_head_dim));
+  check_matrix(p.out, tokens, std::int64_t{shape.heads} * shape.v_head_dim);
+  TESSERA_CHECK(tokens == 0 || p.q.data != p.out.data, "q and out overlap");
+  if (p.selection != nullptr) {
+    TESSERA_CHECK(p.selection->width > 0);
+    TESSERA_CHECK(tokens == 0 || (p.selection->positions != nullptr && p.selection->counts != nullptr));
+  }
+}
+
+void check_params(const DsaSelectParams& p) {
+  check_cache(p.cache, p.layer);
+  const KvLayout& layout = p.cache.layout;
+  const int parts = layout.layer_parts(p.layer);
+  TESSERA_CHECK(parts == kPartIndexKeys + 1 && layout.parts[kPartIndexKeys].kind == KvPartKind::kIndexKeys,
+                fmt::format("layer {} has no index keys", p.layer));
+  TESSERA_CHECK(p.index_n_heads > 0 && p.index_head_dim == layout.parts[kPartIndexKeys].elements,
+                fmt::format("{} heads of {} over index keys of {}", p.index_n_heads, p.index_head_dim,
+                            layout.parts[kPartIndexKeys].elements));
+  check_rows(p.cu_seqlens_q, p.pages);
+  const std::int64_t tokens = p.cu_seqlens_q.back();
+  check_matrix(p.q, tokens, std::int64_t{p.index_n_heads} * p.index_head_dim);
+  check_matrix(p.weights, tokens, p.index_n_heads);
+  TESSERA_CHECK(p.selection.width > 0);
+  TESSERA_CHECK(tokens == 0 || (p.selection.positions != nullptr && p.selection.counts != nullptr));
+}
+
+void check_params(const MoeRouteParams& p) {
+  check_matrix(p.logits, p.logits.rows, p.logits.cols);
+  if (p.correction_bias != nullptr) check_weight(p.correction_bias, WeightUsage::kVector, 1, p.logits.cols);
+  TESSERA_CHECK(p.n_group > 0 && p.logits.cols % p.n_group == 0 && (p.n_group == 1 || p.logits.cols / p.n_group >= 2),
+                fmt::format("{} experts in {} groups", p.logits.cols, p.n_group));
+  TESSERA_CHECK(p.topk_group > 0 && p.topk_group <= p.n_group, fmt::format("{} of {} groups", p.topk_group, p.n_group));
+  const std::int64_t candidates = p.logits.cols / p.n_group * p.topk_group;
+  TESSERA_CHECK(p.num_experts_per_tok > 0 && p.num_experts_per_tok <= candidates,
+                fmt::format("{} of {} experts", p.num_experts_per_tok, candidates));
+  TESSERA_CHECK(p.logits.rows == 0 || (p.expert_ids != nullptr && p.expert_weights != nullptr));
+}
+
+void check_params(const MoeExpertsParams& p) {
+  TESSERA_CHECK(p.experts != nullptr && p.experts->experts > 0);
+  check_matrix(p.in, p.in.rows, p.experts->hidden);
+  check_matrix(p.out, p.in.rows, p.experts->hidden);
+  TESSERA_CHECK(p.num_experts_per_tok > 0 && p.num_experts_per_tok <= p.experts->experts,
+                fmt::format("{} of {} experts", p.num_experts_per_tok, p.experts->experts));
+  TESSERA_CHECK(p.in.rows == 0 || (p.expert_ids != nullptr && p.expert_weights != nullptr));
+  TESSERA_CHECK(p.in.rows == 0 || p.in.data != p.out.data, "in and out overlap");
 }
 
 void check_params(const VerifyPagesParams& p) {
@@ -163,6 +256,35 @@ void check_params(const SampleTokensParams& p) {
     TESSERA_CHECK(row.forced_token < p.logits.cols, fmt::format("forced token {}", row.forced_token));
     TESSERA_CHECK(row.top_logprobs >= 0 && row.top_logprobs <= p.top_width);
   }
+}
+
+void check_sources(const ExpertSources& sources) {
+  TESSERA_CHECK(
+      !sources.gate.empty() && sources.up.size() == sources.gate.size() && sources.down.size() == sources.gate.size(),
+      fmt::format("{} gate, {} up and {} down projections", sources.gate.size(), sources.up.size(),
+                  sources.down.size()));
+  const WeightSource& first = sources.gate[0];
+  const auto check = [&first](std::span<const WeightSource> weights, std::int64_t rows, std::int64_t cols) {
+    for (const WeightSource& weight : weights) {
+      TESSERA_CHECK(weight.usage == WeightUsage::kLinear && weight.data != nullptr);
+      TESSERA_CHECK(weight.format == first.format && weight.group_size == first.group_size,
+                    "experts of several formats");
+      TESSERA_CHECK(weight.rows == rows && weight.cols == cols,
+                    fmt::format("expert weight is [{}, {}], expected [{}, {}]", weight.rows, weight.cols, rows, cols));
+    }
+  };
+  check(sources.gate, first.rows, first.cols);
+  check(sources.up, first.rows, first.cols);
+  check(sources.down, first.cols, first.rows);
+}
+
+void check_sources(const WeightSource& kv_b_proj, const MlaShape& shape) {
+  check_shape(shape);
+  TESSERA_CHECK(kv_b_proj.usage == WeightUsage::kLinear && kv_b_proj.data != nullptr);
+  const std::int64_t rows = std::int64_t{shape.heads} * (shape.qk_nope_head_dim + shape.v_head_dim);
+  TESSERA_CHECK(kv_b_proj.rows == rows && kv_b_proj.cols == shape.kv_lora_rank,
+                fmt::format("kv_b_proj is [{}, {}], expected [{}, {}]", kv_b_proj.rows, kv_b_proj.cols, rows,
+                            shape.kv_lora_rank));
 }
 
 }  // namespace tessera::ops

@@ -1,8 +1,10 @@
-// One function for each op that aborts, naming the broken condition, where its parameters contradict what the op's
-// header says of shapes, dtypes and host-side values. Backends call it first. It reads host memory only; what lies in
-// device memory is for the backend to trust or check.
+// One function for each op, and for each preparation of several weights at once, that aborts, naming the broken
+// condition, where its parameters contradict what the op's header says of shapes, dtypes and host-side values. Backends
+// call it first. It reads host memory only; what lies in device memory is for the backend to trust or check.
 #pragma once
 
+#include "tessera/ops/mla.h"
+#include "tessera/ops/moe.h"
 #include "tessera/ops/page_transfer.h"
 #include "tessera/ops/sample.h"
 #include "tessera/ops/transformer.h"
@@ -12,15 +14,23 @@ namespace tessera::ops {
 
 void check_params(const EmbeddingParams& params);
 void check_params(const RmsNormParams& params);
+void check_params(const LayerNormParams& params);
 void check_params(const RopeParams& params);
 void check_params(const LinearParams& params);
 void check_params(const SwigluParams& params);
 void check_params(const KvWriteParams& params);
 void check_params(const PagedAttentionParams& params);
+void check_params(const MlaAttentionParams& params);
+void check_params(const DsaSelectParams& params);
+void check_params(const MoeRouteParams& params);
+void check_params(const MoeExpertsParams& params);
 void check_params(const VerifyPagesParams& params);
 void check_params(const GatherPagesParams& params);
 void check_params(const ScatterPagesParams& params);
 void check_params(const DigestPagesParams& params);
 void check_params(const SampleTokensParams& params);
+
+void check_sources(const ExpertSources& sources);
+void check_sources(const WeightSource& kv_b_proj, const MlaShape& shape);
 
 }  // namespace tessera::ops

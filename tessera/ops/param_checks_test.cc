@@ -72,6 +72,22 @@ TEST_F(ParamChecksDeathTest, RmsNorm) {
   EXPECT_DEATH(check_params(p), "epsilon");
 }
 
+TEST_F(ParamChecksDeathTest, LayerNorm) {
+  const Weight w = weight(WeightUsage::kVector, 1, 16);
+  const LayerNormParams good{matrix(3, 16), &w, &w, 1e-6f, matrix(3, 16)};
+  check_params(good);
+  const Weight short_bias = weight(WeightUsage::kVector, 1, 15);
+  LayerNormParams p = good;
+  p.bias = &short_bias;
+  EXPECT_DEATH(check_params(p), "weight is \\[1, 15\\]");
+  p = good;
+  p.bias = nullptr;
+  EXPECT_DEATH(check_params(p), "weight != nullptr");
+  p = good;
+  p.out.cols = 15;
+  EXPECT_DEATH(check_params(p), "expected \\[3, 16\\]");
+}
+
 TEST_F(ParamChecksDeathTest, Rope) {
   const std::array<std::int32_t, 2> positions = {0, 7};
   const std::array<float, 8> inverse{};
@@ -112,6 +128,14 @@ TEST_F(ParamChecksDeathTest, Linear) {
   p = good;
   p.out = matrix(3, 8);
   EXPECT_DEATH(check_params(p), "overlap");
+  const Weight router = weight(WeightUsage::kRouter, 8, 16);
+  p = good;
+  p.weight = &router;
+  check_params(p);
+  Weight rounded_router = weight(WeightUsage::kRouter, 8, 16);
+  rounded_router.format = WeightFormat::kBF16;
+  p.weight = &rounded_router;
+  EXPECT_DEATH(check_params(p), "kF32");
   const Weight embedding = weight(WeightUsage::kEmbedding, 8, 16);
   p = good;
   p.weight = &embedding;

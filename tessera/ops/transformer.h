@@ -64,7 +64,7 @@ enum class OutputMode : std::uint8_t { kOverwrite, kAdd };
 // not overlap. A backend may round `in` to BF16 where the weight is BF16; conformance allows for it.
 struct LinearParams {
   ConstMatrix in;                  // [tokens, K]
-  const Weight* weight = nullptr;  // [N, K], usage kLinear.
+  const Weight* weight = nullptr;  // [N, K], usage kLinear or kRouter.
   const Weight* bias = nullptr;    // [1, N], usage kVector; may be null.
   Matrix out;                      // [tokens, N]
   OutputMode mode = OutputMode::kOverwrite;
@@ -81,9 +81,10 @@ struct SwigluParams {
 // layout stores each. Tokens whose slot is kNullSlot are skipped. BF16 rounds to nearest even. FP8: for each scale
 // group of a row, scale = amax / 448 (one F32 quotient) rounded up to BF16, at least the smallest positive BF16 (1 for
 // an all-zero group), element = e4m3(x / scale) (one F32 quotient, then nearest even). Index keys in e4m3 likewise,
-// with the F32 quotient itself as scale (1 for an all-zero row). NaN or infinity in any part of a token, or a value
-// that the format would store as infinity: all parts of the token are stored as zeros (scales 1) and nonfinite_rows[t]
-// is set to 1, an error of that sequence (the caller clears the array before the step's first write).
+// with the F32 quotient itself as scale, at least the smallest positive F32 (1 for an all-zero row). NaN or infinity in
+// any part of a token, or a value that the format would store as infinity: all parts of the token are stored as zeros
+// (scales 1) and nonfinite_rows[t] is set to 1, an error of that sequence (the caller clears the array before the
+// step's first write).
 struct KvWriteParams {
   WritableSlots slots;  // [tokens]
   // [tokens, elements of part p]: as many as the layer has (KvLayout::layer_parts); the others are empty.

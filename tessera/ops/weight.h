@@ -49,11 +49,14 @@ struct WeightSource {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   const void* data = nullptr;  // host
-  const void* scales =
-      nullptr;                  // host, not aligned; null where the format has none. In the dtype that the format says.
+  // host, not aligned; null where the format has none. In the dtype that the format says.
+  const void* scales = nullptr;
   std::int32_t group_size = 0;  // kInt4Group: 32, 64 or 128, a divisor of cols.
   // The bytes behind data stay valid and unchanged for the backend's life, so it may use them in place.
   bool outlives_backend = false;
+  // The same of the bytes behind scales, which may have another owner (they are converted where a file stores them in
+  // another dtype).
+  bool scales_outlive_backend = false;
 };
 
 // A weight that a backend has prepared; only that backend reads `data`.

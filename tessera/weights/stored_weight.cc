@@ -209,6 +209,8 @@ ops::WeightSource StoredWeight::source(ops::WeightUsage usage) const {
   }
   source.group_size = group_size;
   source.outlives_backend = true;
+  // Scales that were converted are this object's own, which may be gone before the backend.
+  source.scales_outlive_backend = converted_scales.empty();
   return source;
 }
 

@@ -31,7 +31,8 @@ struct StoredWeight {
   std::int64_t owned_bytes() const { return std::ssize(converted_scales); }
   // Bytes of the checkpoint that make up the weight.
   std::int64_t stored_bytes() const;
-  // Points into the mapping and into this object, wherever that is moved; marked as outliving the backend.
+  // Points into the mapping and into this object, wherever that is moved; what lies in the mapping is marked as
+  // outliving the backend.
   ops::WeightSource source(ops::WeightUsage usage) const;
 };
 

@@ -91,7 +91,7 @@ HostMatrix Device::download_matrix(const DeviceMatrix& matrix) {
 
 ops::Weight Device::weight(const HostMatrix& values, ops::WeightFormat format, ops::WeightUsage usage) {
   std::vector<base::BF16> rounded;
-  ops::WeightSource source{format, usage, values.rows, values.cols, values.values.data(), nullptr, false};
+  ops::WeightSource source{format, usage, values.rows, values.cols, values.values.data()};
   if (format == ops::WeightFormat::kBF16) {
     for (const float value : values.values) rounded.push_back(base::to_bf16(value));
     source.data = rounded.data();

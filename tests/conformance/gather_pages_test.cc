@@ -20,18 +20,22 @@ class GatherPagesTest : public BackendTest {
     to.format = format;
     Gathered out;
     for (std::int32_t page = first_page; page < first_page + num_pages; ++page) {
-      std::vector<std::byte> image(static_cast<std::size_t>(to.page_layer_bytes()), std::byte{0});
+      std::vector<std::byte> image(static_cast<std::size_t>(to.page_layer_bytes(layer)), std::byte{0});
       std::uint64_t digest = 0;
       for (std::int32_t i = 0; i < to.page_size && page * to.page_size + i < kv_len; ++i) {
         const std::int64_t slot = kv.slot(sequence, page * to.page_size + i);
         std::vector<std::byte> row_bytes;
-        for (int p = 0; p < to.num_parts; ++p) {
+        for (int p = 0; p < to.layer_parts(layer); ++p) {
           const std::byte* data =
               view.page_data(layer, p, slot / from.page_size) + slot % from.page_size * from.row_bytes(p);
           const std::byte* scales =
               view.page_scales(layer, p, slot / from.page_size) + slot % from.page_size * from.row_scale_bytes(p);
           StoredRow row{{data, data + from.row_bytes(p)}, {scales, scales + from.row_scale_bytes(p)}, {}};
-          if (format != from.format) row = store_row(format, to.parts[p], values(from.format, row.data));
+          // Index keys are stored alike in BF16 and FP8 layouts.
+          const bool index_keys = to.parts[static_cast<std::size_t>(p)].kind == ops::KvPartKind::kIndexKeys;
+          const bool converts =
+              index_keys ? from.format == ops::KvFormat::kF32 && format != from.format : format != from.format;
+          if (converts) row = store_row(to, p, values(from.format, row.data));
           std::memcpy(image.data() + to.image_data_offset(p) + i * to.row_bytes(p), row.data.data(), row.data.size());
           row_bytes.insert(row_bytes.end(), row.data.begin(), row.data.end());
           if (!row.scales.empty()) {
@@ -74,18 +78,25 @@ TEST_P(GatherPagesTest, ImagesAndDigestsAreTheIndependentOnes) {
   constexpr std::uint64_t kSeed = 1001;
   for (const auto& [from, to] : conversions()) {
     for (const std::int32_t page_size : {16, 64}) {
+      // The last layer of each, and a layer without index keys of the one in which others have them.
+      std::vector<std::pair<ops::KvLayout, int>> cases;
       for (const auto& [kv_heads, head_dim] : {std::pair{3, 64}, {1, 80}, {2, 20}, {1, 7}}) {
+        cases.emplace_back(ops::gqa_kv_layout(from, 2, page_size, kv_heads, head_dim), 1);
+      }
+      cases.emplace_back(indexed_layout(from, page_size), 2);
+      cases.emplace_back(indexed_layout(from, page_size), 0);
+      for (const auto& [layout, layer] : cases) {
         SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(from) << " to "
-                                        << ops::kv_format_name(to) << ", page size " << page_size << ", " << kv_heads
-                                        << " heads of " << head_dim);
-        const auto kv = page_scene(device_, ops::gqa_kv_layout(from, 2, page_size, kv_heads, head_dim),
-                                   {1, 63, 64, 65, 128, 129}, kSeed);
+                                        << ops::kv_format_name(to) << ", page size " << page_size << ", layer " << layer
+                                        << ", parts of " << layout.parts[0].elements << " and "
+                                        << layout.parts[1].elements);
+        const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 128, 129}, kSeed);
         for (const Window& window : {Window{0, 1}, {1, 63}, {2, 64}, {3, 65}, {4, 128}, {5, 129}, {5, 70}}) {
           const auto pages = static_cast<std::int32_t>(base::ceil_div(window.kv_len, page_size));
           // From the first page on, from the second on, and one page more than the row has.
           for (const auto& [first, count] : {std::pair{0, pages}, {1, pages - 1}, {0, pages + 1}, {0, 0}}) {
-            const Gathered got = gather(device_, *kv, std::vector<Window>{{0, 1}, window}, 1, 1, to, first, count);
-            const Gathered want = expected(*kv, window.sequence, window.kv_len, 1, to, first, count);
+            const Gathered got = gather(device_, *kv, std::vector<Window>{{0, 1}, window}, 1, layer, to, first, count);
+            const Gathered want = expected(*kv, window.sequence, window.kv_len, layer, to, first, count);
             ASSERT_TRUE(got.images == want.images) << window.kv_len << " tokens, " << count << " pages from " << first;
             ASSERT_EQ(got.digests, want.digests) << window.kv_len << " tokens, " << count << " pages from " << first;
           }

@@ -76,17 +76,25 @@ std::uint16_t bf16_not_less(float x) {
   return static_cast<std::uint16_t>(high);
 }
 
-StoredRow store_row(ops::KvFormat format, const ops::KvPart& part, std::span<const float> x) {
+StoredRow store_row(const ops::KvLayout& layout, int part_index, std::span<const float> x) {
   StoredRow row;
-  if (format == ops::KvFormat::kF8E4M3) {
+  const ops::KvPart& part = layout.parts[static_cast<std::size_t>(part_index)];
+  const bool index_keys = part.kind == ops::KvPartKind::kIndexKeys;
+  if (layout.format == ops::KvFormat::kF8E4M3 || (index_keys && layout.format == ops::KvFormat::kBF16)) {
     std::size_t begin = 0;
     for (int group = 0; group < part.scales; ++group) {
       const std::size_t end = begin + static_cast<std::size_t>(group == 0 ? part.first_group : part.other_groups);
       float largest = 0.0f;
       for (std::size_t i = begin; i < end; ++i) largest = std::fmax(largest, std::fabs(x[i]));
-      const std::uint16_t scale_bits = largest == 0.0f ? upper_half(1.0f) : bf16_not_less(largest / 448.0f);
-      const float scale = bf16_of_bits(scale_bits);
-      append(row.scales, scale_bits);
+      float scale = largest == 0.0f ? 1.0f : largest / 448.0f;
+      if (index_keys) {
+        if (scale == 0.0f) scale = std::numeric_limits<float>::denorm_min();
+        append(row.scales, scale);
+      } else {
+        const std::uint16_t scale_bits = largest == 0.0f ? upper_half(1.0f) : bf16_not_less(scale);
+        scale = bf16_of_bits(scale_bits);
+        append(row.scales, scale_bits);
+      }
       for (std::size_t i = begin; i < end; ++i) {
         const std::uint8_t code = nearest_e4m3(x[i] / scale);
         append(row.data, code);
@@ -97,8 +105,8 @@ StoredRow store_row(ops::KvFormat format, const ops::KvPart& part, std::span<con
     return row;
   }
   for (const float value : x) {
-    const float kept = format == ops::KvFormat::kBF16 ? nearest_bf16(value) : value;
-    if (format == ops::KvFormat::kBF16) {
+    const float kept = layout.format == ops::KvFormat::kBF16 ? nearest_bf16(value) : value;
+    if (layout.format == ops::KvFormat::kBF16) {
       append(row.data, upper_half(kept));
     } else {
       append(row.data, kept);

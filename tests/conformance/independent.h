@@ -26,7 +26,7 @@ struct StoredRow {
   std::vector<float> values;  // What reading it back gives.
 };
 // One token's row of one part; all values finite.
-StoredRow store_row(ops::KvFormat format, const ops::KvPart& part, std::span<const float> x);
+StoredRow store_row(const ops::KvLayout& layout, int part, std::span<const float> x);
 
 // XXH3-64 of a row (its parts' data and scales in order), seeded for its layer and slot.
 std::uint64_t row_digest(std::uint64_t key, std::int32_t layer, std::int32_t slot,

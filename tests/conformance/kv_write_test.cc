@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "tests/conformance/independent.h"
 #include "tests/conformance/paged_kv.h"
@@ -14,14 +15,14 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class KvWriteTest : public BackendTest {
  protected:
   // Puts one token's parts, as they should be stored, into a host copy of the cache.
-  static void place(const ops::KvCacheView& host_view, int layer, std::int64_t slot, const HostMatrix& k,
-                    const HostMatrix& v, std::int64_t t) {
+  static void place(const ops::KvCacheView& host_view, int layer, std::int64_t slot,
+                    const std::vector<const HostMatrix*>& parts, std::int64_t t) {
     const ops::KvLayout& layout = host_view.layout;
     const std::int64_t page = slot / layout.page_size;
     const std::int64_t row = slot % layout.page_size;
-    for (int p = 0; p < 2; ++p) {
-      const HostMatrix& x = p == ops::kPartK ? k : v;
-      const StoredRow stored = store_row(layout.format, layout.parts[p], {x.row(t), static_cast<std::size_t>(x.cols)});
+    for (int p = 0; p < layout.layer_parts(layer); ++p) {
+      const HostMatrix& x = *parts[static_cast<std::size_t>(p)];
+      const StoredRow stored = store_row(layout, p, {x.row(t), static_cast<std::size_t>(x.cols)});
       std::memcpy(host_view.page_data(layer, p, page) + row * layout.row_bytes(p), stored.data.data(),
                   stored.data.size());
       if (!stored.scales.empty()) {
@@ -49,12 +50,63 @@ TEST_P(KvWriteTest, StoresEveryByteAsDefinedAndTouchesNoOther) {
         std::int64_t t = 0;
         for (const Window& window : windows) {
           for (std::int32_t i = window.kv_len - window.new_tokens; i < window.kv_len; ++i) {
-            place(kv.view_of(expected), 1, kv.slot(window.sequence, i), k, v, t++);
+            place(kv.view_of(expected), 1, kv.slot(window.sequence, i), {&k, &v}, t++);
           }
         }
         const std::vector<std::uint8_t> nonfinite = kv.write(1, windows, k, v);
         EXPECT_EQ(nonfinite, std::vector<std::uint8_t>(nonfinite.size(), 0));
         ASSERT_TRUE(kv.bytes() == expected);
+      }
+    }
+  }
+}
+
+TEST_P(KvWriteTest, StoresLatentRowsAndIndexKeysOfTheLayersThatHaveThem) {
+  constexpr std::uint64_t kSeed = 708;
+  for (const ops::KvFormat format : kv_formats()) {
+    for (const std::int32_t page_size : {16, 64}) {
+      for (const auto& [rank, rope, index] : {std::tuple{512, 64, 128}, {24, 10, 20}, {7, 2, 5}, {40, 8, 0}}) {
+        SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", page size "
+                                        << page_size << ", [" << rank << " | " << rope << "], index keys of " << index);
+        Random random(kSeed);
+        ops::LayerSet index_layers;
+        index_layers.insert(0);
+        index_layers.insert(2);
+        const ops::KvLayout layout = ops::mla_kv_layout(format, 4, page_size, rank, rope, index, index_layers);
+        PagedKv kv(device_, layout, {70, 16}, kSeed);
+        const std::vector<Window> windows = {{0, 70, 69}, {1, 16, 2}};
+        std::vector<std::byte> expected = kv.bytes();
+        for (int layer = 0; layer < 4; ++layer) {
+          std::vector<HostMatrix> parts = {random_matrix(random, 71, rank + rope, 3.0f)};
+          if (layout.layer_parts(layer) == 2) parts.push_back(random_matrix(random, 71, index, 0.2f));
+          std::vector<std::uint8_t> flags(71, 0);
+          if (layer % 2 == 0 && index > 0) {
+            parts[1].at(3, index - 1) = kNaN;  // Damage in one part is damage to the token.
+            flags[3] = 1;
+            for (std::int64_t i = 0; i < index; ++i) {
+              parts[1].at(4, i) = 0.0f;
+              parts[1].at(5, i) = static_cast<float>(i) * std::numeric_limits<float>::denorm_min();
+              parts[1].at(6, i) = 1e30f * random.normal();
+            }
+          }
+          parts[0].at(10, rank + rope - 1) = -kInfinity;
+          flags[10] = 1;
+          std::int64_t t = 0;
+          for (const Window& window : windows) {
+            for (std::int32_t i = window.kv_len - window.new_tokens; i < window.kv_len; ++i, ++t) {
+              std::vector<HostMatrix> rows;
+              for (const HostMatrix& part : parts) {
+                rows.push_back(flags[static_cast<std::size_t>(t)] != 0 ? HostMatrix(1, part.cols)
+                                                                       : part.slice(t, t + 1));
+              }
+              std::vector<const HostMatrix*> row_views;
+              for (const HostMatrix& row : rows) row_views.push_back(&row);
+              place(kv.view_of(expected), layer, kv.slot(window.sequence, i), row_views, 0);
+            }
+          }
+          EXPECT_EQ(kv.write(layer, windows, parts), flags);
+          ASSERT_TRUE(kv.bytes() == expected) << "layer " << layer;
+        }
       }
     }
   }
@@ -91,7 +143,7 @@ TEST_P(KvWriteTest, RoundsHardValuesAsDefined) {
       }
     }
     std::vector<std::byte> expected = kv.bytes();
-    for (int t = 0; t < 10; ++t) place(kv.view_of(expected), 0, kv.slot(0, t), k, v, t);
+    for (int t = 0; t < 10; ++t) place(kv.view_of(expected), 0, kv.slot(0, t), {&k, &v}, t);
     const std::vector<Window> windows = {{0, 10, 10}};
     EXPECT_EQ(kv.write(0, windows, k, v), std::vector<std::uint8_t>(10, 0));
     std::vector<std::byte> actual = kv.bytes();
@@ -162,7 +214,7 @@ TEST_P(KvWriteTest, NonFiniteTokensAreStoredAsZerosAndReported) {
     for (std::int32_t t = 0; t < 8; ++t) {
       const HostMatrix zeros(8, kHeads * kHeadDim);
       const bool bad = flags[static_cast<std::size_t>(t)] != 0;
-      place(kv.view_of(expected), 0, kv.slot(0, t), bad ? zeros : k, bad ? zeros : v, t);
+      place(kv.view_of(expected), 0, kv.slot(0, t), {bad ? &zeros : &k, bad ? &zeros : &v}, t);
     }
     EXPECT_EQ(kv.write(0, windows, k, v), flags);
     EXPECT_TRUE(kv.bytes() == expected);
@@ -181,8 +233,8 @@ TEST_P(KvWriteTest, ARowThatFailedItsCheckWritesNothing) {
     k.at(7, 3) = kNaN;  // In the failed row: nothing is written, so nothing is reported.
     std::vector<std::byte> expected = kv.bytes();
     for (std::int32_t i = 0; i < 5; ++i) {
-      place(kv.view_of(expected), 0, kv.slot(0, 15 + i), k, v, i);
-      place(kv.view_of(expected), 0, kv.slot(2, 15 + i), k, v, 10 + i);
+      place(kv.view_of(expected), 0, kv.slot(0, 15 + i), {&k, &v}, i);
+      place(kv.view_of(expected), 0, kv.slot(2, 15 + i), {&k, &v}, 10 + i);
     }
     kv.toggle_tag(1, 0);
     EXPECT_EQ(kv.write(0, windows, k, v), std::vector<std::uint8_t>(15, 0));

@@ -195,7 +195,7 @@ TEST_P(LinearTest, TakesAWeightInPlaceAtAnyAlignment) {
       std::memcpy(file.data() + offset + i * 2, &value, 2);
     }
     auto weight = backend().prepare_weight(
-        {ops::WeightFormat::kBF16, ops::WeightUsage::kLinear, n, k, file.data() + offset, nullptr, true});
+        {ops::WeightFormat::kBF16, ops::WeightUsage::kLinear, n, k, file.data() + offset, nullptr, 0, true});
     ASSERT_TRUE(weight.has_value());
     const DeviceMatrix in = device_.upload_matrix(p.in);
     const DeviceMatrix out = device_.output_matrix(3, n);

@@ -45,15 +45,16 @@ TEST_P(MemoryTest, ServesTheFormatsThatPoolsUse) {
   EXPECT_TRUE(backend().supports(ops::KvFormat::kF8E4M3));
 }
 
-TEST_P(MemoryTest, RefusesReservedWeightFormatsByName) {
+TEST_P(MemoryTest, RefusesQuantizedWeightsThatAreNotLinearByName) {
   const std::vector<std::byte> data(1 << 16);
   for (const auto format :
-       {ops::WeightFormat::kF8Block128, ops::WeightFormat::kF8Channel, ops::WeightFormat::kInt4Group32}) {
-    const auto weight =
-        backend().prepare_weight({format, ops::WeightUsage::kLinear, 128, 128, data.data(), data.data(), false});
-    ASSERT_FALSE(weight.has_value());
-    EXPECT_EQ(weight.error().code(), base::StatusCode::kUnimplemented);
-    EXPECT_NE(weight.error().message().find(ops::weight_format_name(format)), std::string::npos);
+       {ops::WeightFormat::kF8Block128, ops::WeightFormat::kF8Channel, ops::WeightFormat::kInt4Group}) {
+    for (const auto usage : {ops::WeightUsage::kEmbedding, ops::WeightUsage::kVector, ops::WeightUsage::kRouter}) {
+      const auto weight = backend().prepare_weight({format, usage, 1, 128, data.data(), data.data(), 32});
+      ASSERT_FALSE(weight.has_value());
+      EXPECT_EQ(weight.error().code(), base::StatusCode::kUnimplemented);
+      EXPECT_NE(weight.error().message().find(ops::weight_format_name(format)), std::string::npos);
+    }
   }
 }
 
@@ -68,8 +69,8 @@ TEST_P(MemoryTest, RefusesShapesThatAreNoMatrix) {
   for (const Shape& shape : {Shape{ops::WeightUsage::kLinear, 0, 8}, Shape{ops::WeightUsage::kLinear, 8, 0},
                              Shape{ops::WeightUsage::kLinear, -1, 8}, Shape{ops::WeightUsage::kEmbedding, huge, huge},
                              Shape{ops::WeightUsage::kVector, 2, 8}}) {
-    const auto weight = backend().prepare_weight(
-        {ops::WeightFormat::kF32, shape.usage, shape.rows, shape.cols, data.data(), nullptr, false});
+    const auto weight =
+        backend().prepare_weight({ops::WeightFormat::kF32, shape.usage, shape.rows, shape.cols, data.data()});
     ASSERT_FALSE(weight.has_value());
     EXPECT_EQ(weight.error().code(), base::StatusCode::kInvalidArgument);
     EXPECT_NE(weight.error().message().find(std::to_string(shape.rows)), std::string::npos);
@@ -80,8 +81,8 @@ TEST_P(MemoryTest, AWeightKeepsNoPointerIntoASourceThatDies) {
   HostMatrix values(3, 5);
   std::iota(values.values.begin(), values.values.end(), 1.0f);
   HostMatrix dying = values;
-  auto weight = backend().prepare_weight(
-      {ops::WeightFormat::kF32, ops::WeightUsage::kEmbedding, 3, 5, dying.values.data(), nullptr, false});
+  auto weight =
+      backend().prepare_weight({ops::WeightFormat::kF32, ops::WeightUsage::kEmbedding, 3, 5, dying.values.data()});
   ASSERT_TRUE(weight.has_value());
   EXPECT_GE(weight->storage.bytes(), 3 * 5 * 4);
   std::fill(dying.values.begin(), dying.values.end(), -1.0f);

@@ -37,11 +37,11 @@ TEST_P(MisuseDeathTest, KvWrite) {
   const DeviceMatrix x = device_.output_matrix(2, 32);
   const DeviceMatrix wrong = device_.output_matrix(3, 32);
   const auto flags = device_.upload(std::vector<std::uint8_t>(2));
-  EXPECT_DEATH(backend().kv_write(stream(), {checked.slots, x.view(), wrong.view(), kv.cache(), 0, flags.data()}),
+  EXPECT_DEATH(backend().kv_write(stream(), {checked.slots, {x.view(), wrong.view()}, kv.cache(), 0, flags.data()}),
                "expected \\[2, 32\\]");
-  EXPECT_DEATH(backend().kv_write(stream(), {checked.slots, x.view(), x.view(), kv.cache(), 2, flags.data()}),
+  EXPECT_DEATH(backend().kv_write(stream(), {checked.slots, {x.view(), x.view()}, kv.cache(), 2, flags.data()}),
                "layer 2 of 2");
-  EXPECT_DEATH(backend().kv_write(stream(), {checked.slots, x.view(), x.view(), kv.cache(), 0, nullptr}),
+  EXPECT_DEATH(backend().kv_write(stream(), {checked.slots, {x.view(), x.view()}, kv.cache(), 0, nullptr}),
                "nonfinite_rows");
 }
 
@@ -86,7 +86,8 @@ TEST_P(MisuseDeathTest, MoreQueriesThanKeys) {
 TEST_P(MisuseDeathTest, Pages) {
   PagedKv kv(device_, layout(), {20}, 1);
   const kv_cache::CheckedPages checked = kv.check(std::vector<Window>{{0, 20, 2}});
-  const auto images = device_.upload(std::vector<std::byte>(static_cast<std::size_t>(layout().page_layer_bytes() * 8)));
+  const auto images =
+      device_.upload(std::vector<std::byte>(static_cast<std::size_t>(layout().page_layer_bytes(0) * 8)));
   const auto digests = device_.upload(std::vector<std::uint64_t>(8));
   ops::KvLayout f32 = layout();
   f32.format = ops::KvFormat::kF32;

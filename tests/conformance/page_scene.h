@@ -1,4 +1,4 @@
-// Sequences of random tokens in both layers of a cache, for the ops that move and digest pages.
+// Sequences of random tokens in all layers of a cache, for the ops that move and digest pages.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,14 @@
 #include "tests/conformance/paged_kv.h"
 
 namespace tessera::conformance {
+
+// Latents of 24 and rope of 10 in three layers, the second and third with index keys of 20.
+inline ops::KvLayout indexed_layout(ops::KvFormat format, std::int32_t page_size) {
+  ops::LayerSet index_layers;
+  index_layers.insert(1);
+  index_layers.insert(2);
+  return ops::mla_kv_layout(format, 3, page_size, 24, 10, 20, index_layers);
+}
 
 inline constexpr std::uint64_t kDigestKey = 0x1234'5678'9abc'def0ull;
 
@@ -19,10 +27,13 @@ inline std::unique_ptr<PagedKv> page_scene(Device& device, const ops::KvLayout& 
     for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
       const std::int32_t length = lengths[static_cast<std::size_t>(s)];
       if (length == 0) continue;
-      HostMatrix k = random_matrix(random, length, layout.parts[0].elements);
-      const HostMatrix v = random_matrix(random, length, layout.parts[1].elements, 0.05f);
-      for (float& value : k.values) value = std::ldexp(value, static_cast<int>(random.below(20)) - 10);
-      kv->write(layer, std::vector<Window>{{s, length, length}}, k, v);
+      std::vector<HostMatrix> parts;
+      for (int p = 0; p < layout.layer_parts(layer); ++p) {
+        const std::int64_t elements = layout.parts[static_cast<std::size_t>(p)].elements;
+        parts.push_back(random_matrix(random, length, elements, p == 0 ? 1.0f : 0.05f));
+      }
+      for (float& value : parts[0].values) value = std::ldexp(value, static_cast<int>(random.below(20)) - 10);
+      kv->write(layer, std::vector<Window>{{s, length, length}}, parts);
     }
   }
   return kv;
@@ -40,7 +51,7 @@ inline Gathered gather(Device& device, PagedKv& kv, std::span<const Window> wind
   ops::KvLayout target = kv.layout();
   target.format = format;
   const auto images = device.upload(
-      std::vector<std::byte>(static_cast<std::size_t>(num_pages * target.page_layer_bytes()), std::byte{0xee}));
+      std::vector<std::byte>(static_cast<std::size_t>(num_pages * target.page_layer_bytes(layer)), std::byte{0xee}));
   const auto digests = device.upload(std::vector<std::uint64_t>(static_cast<std::size_t>(num_pages), 77));
   device.backend().gather_pages(device.stream(), {checked.pages, kv.cache(), target, layer, row, first_page, num_pages,
                                                   kDigestKey, images.data(), digests.data()});

@@ -68,7 +68,7 @@ class PagedAttentionTest : public BackendTest {
   static HostMatrix as_stored(const ops::KvLayout& layout, const HostMatrix& x) {
     HostMatrix out(x.rows, x.cols);
     for (std::int64_t t = 0; t < x.rows; ++t) {
-      const StoredRow row = store_row(layout.format, layout.parts[0], {x.row(t), static_cast<std::size_t>(x.cols)});
+      const StoredRow row = store_row(layout, 0, {x.row(t), static_cast<std::size_t>(x.cols)});
       std::copy(row.values.begin(), row.values.end(), out.values.begin() + t * x.cols);
     }
     return out;

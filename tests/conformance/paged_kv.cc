@@ -1,6 +1,7 @@
 #include "tests/conformance/paged_kv.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -101,14 +102,18 @@ kv_cache::CheckedPages PagedKv::check(std::span<const Window> windows) {
   return verifier_->check_before(device_.stream(), input);
 }
 
-std::vector<std::uint8_t> PagedKv::write(int layer, std::span<const Window> windows, const HostMatrix& k,
-                                         const HostMatrix& v) {
+std::vector<std::uint8_t> PagedKv::write(int layer, std::span<const Window> windows,
+                                         const std::vector<HostMatrix>& parts) {
   const kv_cache::CheckedPages checked = check(windows);
-  const DeviceMatrix device_k = device_.upload_matrix(k, 3);
-  const DeviceMatrix device_v = device_.upload_matrix(v, 5);
+  std::vector<DeviceMatrix> device_parts;
+  std::array<ops::ConstMatrix, ops::KvLayout::kPartsMax> views;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    device_parts.push_back(device_.upload_matrix(parts[p], 3 + 2 * static_cast<std::int64_t>(p)));
+    views[p] = device_parts.back().view();
+  }
   const auto nonfinite =
       device_.upload(std::vector<std::uint8_t>(static_cast<std::size_t>(new_tokens(windows)), std::uint8_t{0}));
-  ops::KvWriteParams params{checked.slots, device_k.view(), device_v.view(), cache_, layer, nonfinite.data()};
+  ops::KvWriteParams params{checked.slots, views, cache_, layer, nonfinite.data()};
   device_.backend().kv_write(device_.stream(), params);
   return device_.download(nonfinite);
 }
@@ -134,7 +139,7 @@ std::vector<std::byte> token_bytes(const ops::KvCacheView& host_view, int layer,
   const std::int64_t page = slot / layout.page_size;
   const std::int64_t row = slot % layout.page_size;
   std::vector<std::byte> out;
-  for (int p = 0; p < layout.num_parts; ++p) {
+  for (int p = 0; p < layout.layer_parts(layer); ++p) {
     const std::byte* data = host_view.page_data(layer, p, page) + row * layout.row_bytes(p);
     out.insert(out.end(), data, data + layout.row_bytes(p));
     const std::byte* scales = host_view.page_scales(layer, p, page) + row * layout.row_scale_bytes(p);

@@ -43,8 +43,14 @@ class PagedKv {
   kv_cache::CheckedPages check(std::span<const Window> windows);
   std::span<const ops::RowVerdict> verdicts() { return verifier_->read_verdicts(device_.stream()); }
 
-  // Checks, then writes k and v [new tokens of all windows, elements] with the op. Returns nonfinite_rows.
-  std::vector<std::uint8_t> write(int layer, std::span<const Window> windows, const HostMatrix& k, const HostMatrix& v);
+  // Checks, then writes the layer's parts, each [new tokens of all windows, elements], with the op. Returns
+  // nonfinite_rows.
+  std::vector<std::uint8_t> write(int layer, std::span<const Window> windows, const std::vector<HostMatrix>& parts);
+  // Of a layer with K and V.
+  std::vector<std::uint8_t> write(int layer, std::span<const Window> windows, const HostMatrix& k,
+                                  const HostMatrix& v) {
+    return write(layer, windows, std::vector<HostMatrix>{k, v});
+  }
 
   // The whole cache's bytes, and the view that finds rows in such bytes.
   std::vector<std::byte> bytes();

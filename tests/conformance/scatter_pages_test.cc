@@ -14,36 +14,40 @@ TEST_P(ScatterPagesTest, WhatWasGatheredArrivesAndNothingElseChanges) {
       for (const std::int32_t length : {1, 63, 64, 65, 129}) {
         SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", page size "
                                         << page_size << ", length " << length);
-        const ops::KvLayout layout = ops::gqa_kv_layout(format, 2, page_size, 3, 20);
-        const auto from = page_scene(device_, layout, {length}, kSeed);
-        // The receiver has other pages, and garbage in all of them.
-        PagedKv to(device_, layout, {17, length, 40}, kSeed + 5);
-        const auto pages = static_cast<std::int32_t>(base::ceil_div(length, page_size));
-        const std::vector<Window> sent = {{0, length, 0}};
-        const std::vector<Window> received = {{1, length, length}};
-        std::vector<std::byte> expected = to.bytes();
-        std::vector<std::byte> source = from->bytes();
-        for (int layer = 0; layer < 2; ++layer) {
-          const Gathered gathered = gather(device_, *from, sent, 0, layer, format, 0, pages);
-          scatter(device_, to, received, layer, gathered.images);
-          EXPECT_EQ(digest(device_, to, received, 0, layer, 0, pages), gathered.digests);
-          EXPECT_EQ(digest(device_, *from, sent, 0, layer, 0, pages), gathered.digests);
-          const ops::KvCacheView view = to.view_of(expected);
-          for (std::int32_t i = 0; i < length; ++i) {
-            const std::int64_t a = from->slot(0, i);
-            const std::int64_t b = to.slot(1, i);
-            for (int p = 0; p < 2; ++p) {
-              std::copy_n(
-                  from->view_of(source).page_data(layer, p, a / page_size) + a % page_size * layout.row_bytes(p),
-                  layout.row_bytes(p), view.page_data(layer, p, b / page_size) + b % page_size * layout.row_bytes(p));
-              std::copy_n(from->view_of(source).page_scales(layer, p, a / page_size) +
-                              a % page_size * layout.row_scale_bytes(p),
-                          layout.row_scale_bytes(p),
-                          view.page_scales(layer, p, b / page_size) + b % page_size * layout.row_scale_bytes(p));
+        for (const bool indexed : {false, true}) {
+          SCOPED_TRACE(indexed ? "index keys" : "K and V");
+          const ops::KvLayout layout =
+              indexed ? indexed_layout(format, page_size) : ops::gqa_kv_layout(format, 2, page_size, 3, 20);
+          const auto from = page_scene(device_, layout, {length}, kSeed);
+          // The receiver has other pages, and garbage in all of them.
+          PagedKv to(device_, layout, {17, length, 40}, kSeed + 5);
+          const auto pages = static_cast<std::int32_t>(base::ceil_div(length, page_size));
+          const std::vector<Window> sent = {{0, length, 0}};
+          const std::vector<Window> received = {{1, length, length}};
+          std::vector<std::byte> expected = to.bytes();
+          std::vector<std::byte> source = from->bytes();
+          for (int layer = 0; layer < layout.num_layers; ++layer) {
+            const Gathered gathered = gather(device_, *from, sent, 0, layer, format, 0, pages);
+            scatter(device_, to, received, layer, gathered.images);
+            EXPECT_EQ(digest(device_, to, received, 0, layer, 0, pages), gathered.digests);
+            EXPECT_EQ(digest(device_, *from, sent, 0, layer, 0, pages), gathered.digests);
+            const ops::KvCacheView view = to.view_of(expected);
+            for (std::int32_t i = 0; i < length; ++i) {
+              const std::int64_t a = from->slot(0, i);
+              const std::int64_t b = to.slot(1, i);
+              for (int p = 0; p < layout.layer_parts(layer); ++p) {
+                std::copy_n(
+                    from->view_of(source).page_data(layer, p, a / page_size) + a % page_size * layout.row_bytes(p),
+                    layout.row_bytes(p), view.page_data(layer, p, b / page_size) + b % page_size * layout.row_bytes(p));
+                std::copy_n(from->view_of(source).page_scales(layer, p, a / page_size) +
+                                a % page_size * layout.row_scale_bytes(p),
+                            layout.row_scale_bytes(p),
+                            view.page_scales(layer, p, b / page_size) + b % page_size * layout.row_scale_bytes(p));
+              }
             }
           }
+          EXPECT_TRUE(to.bytes() == expected);
         }
-        EXPECT_TRUE(to.bytes() == expected);
       }
     }
   }
@@ -70,7 +74,7 @@ TEST_P(ScatterPagesTest, ARowThatFailedItsCheckIsNotWritten) {
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format));
     PagedKv kv(device_, ops::gqa_kv_layout(format, 1, 16, 2, 16), {32}, kSeed);
     const std::vector<std::byte> before = kv.bytes();
-    const std::vector<std::byte> images(static_cast<std::size_t>(2 * kv.layout().page_layer_bytes()), std::byte{1});
+    const std::vector<std::byte> images(static_cast<std::size_t>(2 * kv.layout().page_layer_bytes(0)), std::byte{1});
     kv.toggle_tag(0, 1);
     scatter(device_, kv, std::vector<Window>{{0, 32, 32}}, 0, images);
     EXPECT_TRUE(kv.bytes() == before);

@@ -103,7 +103,8 @@ class HandoffPair {
     decode_endpoint.reset();
   }
 
-  // A prefilled sequence: random BF16 values in its slots, NaN in the slots that it does not use.
+  // A prefilled sequence: random BF16 values (and index keys, where layers have them) in its slots, NaN in the slots
+  // that it does not use.
   std::vector<Lease> prefill(std::int32_t kv_len) {
     std::vector<Lease> leases;
     const std::int32_t pages = (kv_len + kHandoffPageSize - 1) / kHandoffPageSize;
@@ -113,9 +114,14 @@ class HandoffPair {
     ++next_sequence_;
     std::normal_distribution<float> normal(0.0f, 1.0f);
     for (std::int32_t layer = 0; layer < kHandoffLayers; ++layer) {
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < prefill_pool->layout().layer_parts(layer); ++part) {
+        const std::int32_t elements = prefill_pool->layout().parts[static_cast<std::size_t>(part)].elements;
         for (std::int32_t p = 0; p < pages * kHandoffPageSize; ++p) {
-          for (std::int32_t e = 0; e < kHandoffKvHeads * kHandoffHeadDim; ++e) {
+          if (prefill_pool->layout().part_has_scales(part)) {
+            write_index_keys(leases, layer, part, p, p < kv_len ? normal(rng_) : std::nanf(""));
+            continue;
+          }
+          for (std::int32_t e = 0; e < elements; ++e) {
             const float scale = std::exp2(static_cast<float>(p % 9) - 4.0f);
             base::BF16 value = base::to_bf16(p % 17 == 3 ? 0.0f : normal(rng_) * scale);  // Some rows are all zero.
             if (p >= kv_len) value = base::BF16{0x7fc0};
@@ -259,11 +265,16 @@ class HandoffPair {
            position % 64 * prefill_pool->layout().row_bytes(part);
   }
 
+  std::byte* source_scales(const std::vector<Lease>& leases, int layer, int part, std::int32_t position) {
+    return prefill_pool->cache().page_scales(layer, part, leases[static_cast<std::size_t>(position / 64)].page) +
+           position % 64 * prefill_pool->layout().row_scale_bytes(part);
+  }
+
   // What tells a used slot from an unused one: bytes that no handoff writes, NaN as data and as scale.
   void poison(kv_cache::PageId page) {
     const ops::KvLayout& layout = decode_pool->layout();
     for (int layer = 0; layer < kHandoffLayers; ++layer) {
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < layout.layer_parts(layer); ++part) {
         std::memset(decode_pool->cache().page_data(layer, part, page), 0x7f,
                     static_cast<std::size_t>(layout.row_bytes(part) * kHandoffPageSize));
         std::memset(decode_pool->cache().page_scales(layer, part, page), 0xff,
@@ -293,6 +304,15 @@ class HandoffPair {
   std::map<HandoffKey, kv_transfer::HandoffFenced> fenced;
 
  private:
+  // Codes that are not NaN under one scale, or NaN where the scale is.
+  void write_index_keys(const std::vector<Lease>& leases, int layer, int part, std::int32_t position, float scale) {
+    std::byte* row = source_row(leases, layer, part, position);
+    for (std::int64_t e = 0; e < prefill_pool->layout().row_bytes(part); ++e) {
+      row[e] = std::isnan(scale) ? std::byte{0xff} : static_cast<std::byte>(rng_() % 0x7f);
+    }
+    std::memcpy(source_scales(leases, layer, part, position), &scale, sizeof scale);
+  }
+
   HandoffPairOptions options_;
   std::uint64_t next_sequence_ = 1;
   kv_transfer::HandoffId next_handoff_ = 0;

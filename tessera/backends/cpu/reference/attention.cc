@@ -1,14 +1,12 @@
-// KV write and paged attention, as ops/transformer.h writes them.
+// Paged attention with grouped queries, as ops/transformer.h writes it.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "tessera/backends/cpu/reference/double_dot.h"
-#include "tessera/backends/cpu/reference/kv_row.h"
 #include "tessera/backends/cpu/reference/page_rows.h"
 #include "tessera/backends/cpu/reference/reference_ops.h"
 #include "tessera/base/check.h"
@@ -17,23 +15,6 @@
 namespace tessera::backends::cpu {
 
 namespace {
-
-// Keys or values of one KV head of one row, positions 0 .. kv_len - 1, as dense floats [kv_len, head_dim].
-void read_head(const ops::PagedAttentionParams& params, std::int64_t row, int part, std::int32_t kv_head,
-               std::vector<float>& out) {
-  const ops::KvLayout& layout = params.cache.layout;
-  const std::int32_t* table = params.pages.table() + row * params.pages.max_pages_per_row();
-  const std::int64_t kv_len = params.pages.kv_lens()[row];
-  out.resize(static_cast<std::size_t>(kv_len * params.head_dim));
-  for (std::int64_t j = 0; j < kv_len; ++j) {
-    const PageRows<std::byte> page = rows_in_cache(params.cache, params.layer, table[j / layout.page_size]);
-    const std::int64_t slot = j % layout.page_size;
-    decode_kv_row(layout.format, layout.parts[part], page.data[part] + slot * layout.row_bytes(part),
-                  page.scales[part] + slot * layout.row_scale_bytes(part),
-                  static_cast<std::int64_t>(kv_head) * params.head_dim, params.head_dim,
-                  out.data() + j * params.head_dim);
-  }
-}
 
 // One query of one head over keys and values 0 .. keys - 1.
 void attend(const float* q, const float* k, const float* v, std::int64_t keys, std::int64_t head_dim, double scale,
@@ -56,31 +37,6 @@ void attend(const float* q, const float* k, const float* v, std::int64_t keys, s
 
 }  // namespace
 
-void ReferenceBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) {
-  ops::check_params(params);
-  const ops::KvLayout& layout = params.cache.layout;
-  const std::int64_t page_size = layout.page_size;
-  const std::vector<float> zeros(
-      static_cast<std::size_t>(std::max(layout.parts[ops::kPartK].elements, layout.parts[ops::kPartV].elements)));
-  for (std::int64_t t = 0; t < params.slots.tokens(); ++t) {
-    const std::int64_t slot = params.slots.slots()[t];
-    if (slot == ops::kNullSlot) continue;
-    TESSERA_CHECK(slot >= page_size && slot < params.cache.num_pages * page_size, fmt::format("slot {}", slot));
-    const float* rows[2] = {params.k.f32() + t * params.k.row_stride, params.v.f32() + t * params.v.row_stride};
-    if (!kv_row_is_storable(layout.format, rows[ops::kPartK], params.k.cols) ||
-        !kv_row_is_storable(layout.format, rows[ops::kPartV], params.v.cols)) {
-      params.nonfinite_rows[t] = 1;
-      rows[ops::kPartK] = zeros.data();
-      rows[ops::kPartV] = zeros.data();
-    }
-    const PageRows<std::byte> page = rows_in_cache(params.cache, params.layer, slot / page_size);
-    for (int p = 0; p < layout.num_parts; ++p) {
-      encode_kv_row(layout.format, layout.parts[p], rows[p], page.data[p] + slot % page_size * layout.row_bytes(p),
-                    page.scales[p] + slot % page_size * layout.row_scale_bytes(p));
-    }
-  }
-}
-
 void ReferenceBackend::paged_attention(ops::Stream&, const ops::PagedAttentionParams& params) {
   ops::check_params(params);
   const std::int64_t head_dim = params.head_dim;
@@ -101,8 +57,9 @@ void ReferenceBackend::paged_attention(ops::Stream&, const ops::PagedAttentionPa
     }
     TESSERA_CHECK(kv_len >= q_len, fmt::format("row {}: {} queries over {} tokens of KV", r, q_len, kv_len));
     for (std::int32_t kv_head = 0; q_len > 0 && kv_head < params.kv_heads; ++kv_head) {
-      read_head(params, r, ops::kPartK, kv_head, k);
-      read_head(params, r, ops::kPartV, kv_head, v);
+      const std::int64_t first = kv_head * head_dim;
+      read_tokens(params.cache, params.layer, ops::kPartK, params.pages, r, first, head_dim, k);
+      read_tokens(params.cache, params.layer, ops::kPartV, params.pages, r, first, head_dim, v);
       for (std::int64_t i = 0; i < q_len; ++i) {
         for (std::int32_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
           attend(params.q.f32() + (begin + i) * params.q.row_stride + h * head_dim, k.data(), v.data(),

@@ -41,11 +41,11 @@ class CpuBackendBase : public ops::Backend {
   void digest_pages(ops::Stream& stream, const ops::DigestPagesParams& params) override;
 
  protected:
-  // A weight of format F32 or BF16 as it lies in the source: row-major and dense, in place where the source outlives
-  // the backend and is aligned to its elements, else copied. kVector weights become F32 whatever the source holds.
-  // unimplemented, naming the format, for the others; invalid_argument, naming the shape, for a shape that is empty,
-  // overflows, or is not [1, n] for a kVector.
-  base::Result<ops::Weight> prepare_plain_weight(const ops::WeightSource& source);
+  // A weight as it lies in the source, row-major and dense: data and scales each in place where they outlive the
+  // backend and data is aligned to its elements, else copied. kVector and kRouter weights become F32. unimplemented,
+  // naming the format, for a quantized weight whose usage is not kLinear; invalid_argument, naming the shape, for a
+  // shape that is empty, overflows, is not [1, n] for a kVector, or does not fit its groups.
+  base::Result<ops::Weight> prepare_row_major_weight(const ops::WeightSource& source);
 };
 
 }  // namespace tessera::backends::cpu

@@ -10,18 +10,21 @@
 
 namespace tessera::backends::cpu {
 
-// Whether the format can store all n values as finite numbers.
-bool kv_row_is_storable(ops::KvFormat format, const float* x, std::int64_t n);
+// Whether the part can store all of its elements as finite numbers.
+bool kv_row_is_storable(const ops::KvLayout& layout, int part, const float* x);
 
-// The scale of a group whose largest magnitude is the finite amax: amax / 448 rounded up to BF16, 1 for 0.
+// The BF16 scale of a group of values whose largest magnitude is the finite amax: amax / 448 rounded up, 1 for 0.
 base::BF16 kv_f8_scale(float amax);
+// The F32 scale of index keys: amax / 448 itself, 1 for 0.
+float index_key_scale(float amax);
 
-// Stores part.elements floats. `scales` is used in FP8 only. In FP8, a scale group that holds NaN or infinity becomes
-// zeros under a NaN scale, so that whatever reads it sees NaN. Neither pointer needs alignment.
-void encode_kv_row(ops::KvFormat format, const ops::KvPart& part, const float* x, std::byte* data, std::byte* scales);
+// Stores the part's elements. `scales` is used where the part has scales. In FP8, a scale group that holds NaN or
+// infinity becomes zeros under a NaN scale, so that whatever reads it sees NaN. Neither pointer needs alignment.
+void encode_kv_row(const ops::KvLayout& layout, int part, const float* x, std::byte* data, std::byte* scales);
 
-// Reads n = count elements from `first` on; each is exact in F32 (element times scale has 12 significant bits).
-void decode_kv_row(ops::KvFormat format, const ops::KvPart& part, const std::byte* data, const std::byte* scales,
+// Reads `count` elements from `first` on. Each is exact in F32, but for index keys in FP8, whose value is the F32
+// product of code and scale.
+void decode_kv_row(const ops::KvLayout& layout, int part, const std::byte* data, const std::byte* scales,
                    std::int64_t first, std::int64_t count, float* out);
 
 // The scale group that an element belongs to.

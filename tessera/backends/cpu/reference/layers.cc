@@ -1,46 +1,22 @@
-// Embedding, RMSNorm, RoPE, linear and SwiGLU, as ops/transformer.h writes them.
-#include <fmt/format.h>
-
+// Embedding, RMSNorm, LayerNorm, RoPE, linear and SwiGLU, as ops/transformer.h writes them.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "tessera/backends/cpu/reference/double_dot.h"
 #include "tessera/backends/cpu/reference/reference_ops.h"
-#include "tessera/base/check.h"
+#include "tessera/backends/cpu/reference/weight_rows.h"
 #include "tessera/ops/param_checks.h"
 
 namespace tessera::backends::cpu {
 
-namespace {
-
-// Calls `use` with the weight's elements in their own type.
-template <typename Use>
-void with_elements(const ops::Weight& weight, Use use) {
-  switch (weight.format) {
-    case ops::WeightFormat::kF32:
-      use(static_cast<const float*>(weight.data));
-      return;
-    case ops::WeightFormat::kBF16:
-      use(static_cast<const base::BF16*>(weight.data));
-      return;
-    case ops::WeightFormat::kF8Block128:
-    case ops::WeightFormat::kF8Channel:
-    case ops::WeightFormat::kInt4Group32:
-      break;
-  }
-  TESSERA_CHECK(false, fmt::format("weight format {}", ops::weight_format_name(weight.format)));
-}
-
-}  // namespace
-
 void ReferenceBackend::embedding(ops::Stream&, const ops::EmbeddingParams& params) {
   ops::check_params(params);
-  with_elements(*params.table, [&](const auto* table) {
-    for (std::int64_t t = 0; t < params.out.rows; ++t) {
-      const auto* row = table + params.token_ids[t] * params.table->cols;
-      float* out = params.out.f32() + t * params.out.row_stride;
-      for (std::int64_t i = 0; i < params.out.cols; ++i) out[i] = static_cast<float>(widen(row[i]));
-    }
-  });
+  std::vector<float> scratch;
+  for (std::int64_t t = 0; t < params.out.rows; ++t) {
+    const float* row = weight_row(*params.table, params.token_ids[t], scratch);
+    std::copy_n(row, params.out.cols, params.out.f32() + t * params.out.row_stride);
+  }
 }
 
 void ReferenceBackend::rms_norm(ops::Stream&, const ops::RmsNormParams& params) {
@@ -53,6 +29,31 @@ void ReferenceBackend::rms_norm(ops::Stream&, const ops::RmsNormParams& params) 
     const double inverse = 1.0 / std::sqrt(mean + static_cast<double>(params.epsilon));
     for (std::int64_t i = 0; i < params.in.cols; ++i) {
       out[i] = static_cast<float>(static_cast<double>(in[i]) * inverse * static_cast<double>(weight[i]));
+    }
+  }
+}
+
+void ReferenceBackend::layer_norm(ops::Stream&, const ops::LayerNormParams& params) {
+  ops::check_params(params);
+  const auto* weight = static_cast<const float*>(params.weight->data);
+  const auto* bias = static_cast<const float*>(params.bias->data);
+  const std::int64_t width = params.in.cols;
+  for (std::int64_t t = 0; t < params.in.rows; ++t) {
+    const float* in = params.in.f32() + t * params.in.row_stride;
+    float* out = params.out.f32() + t * params.out.row_stride;
+    double mean = 0.0;
+    for (std::int64_t i = 0; i < width; ++i) mean += static_cast<double>(in[i]);
+    mean /= static_cast<double>(width);
+    double variance = 0.0;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double off = static_cast<double>(in[i]) - mean;
+      variance += off * off;
+    }
+    variance /= static_cast<double>(width);
+    const double inverse = 1.0 / std::sqrt(variance + static_cast<double>(params.epsilon));
+    for (std::int64_t i = 0; i < width; ++i) {
+      out[i] = static_cast<float>((static_cast<double>(in[i]) - mean) * inverse * static_cast<double>(weight[i]) +
+                                  static_cast<double>(bias[i]));
     }
   }
 }
@@ -82,19 +83,18 @@ void ReferenceBackend::rope(ops::Stream&, const ops::RopeParams& params) {
 void ReferenceBackend::linear(ops::Stream&, const ops::LinearParams& params) {
   ops::check_params(params);
   const float* bias = params.bias == nullptr ? nullptr : static_cast<const float*>(params.bias->data);
-  with_elements(*params.weight, [&](const auto* weight) {
-    // The weight's rows outside, so that each is read once however many tokens there are.
-    for (std::int64_t n = 0; n < params.out.cols; ++n) {
-      const auto* row = weight + n * params.weight->cols;
-      for (std::int64_t t = 0; t < params.in.rows; ++t) {
-        double sum = double_dot(params.in.f32() + t * params.in.row_stride, row, params.weight->cols);
-        float& out = params.out.f32()[t * params.out.row_stride + n];
-        if (bias != nullptr) sum += static_cast<double>(bias[n]);
-        if (params.mode == ops::OutputMode::kAdd) sum += static_cast<double>(out);
-        out = static_cast<float>(sum);
-      }
+  std::vector<float> scratch;
+  // The weight's rows outside, so that each is read once however many tokens there are.
+  for (std::int64_t n = 0; n < params.out.cols; ++n) {
+    const float* row = weight_row(*params.weight, n, scratch);
+    for (std::int64_t t = 0; t < params.in.rows; ++t) {
+      double sum = double_dot(params.in.f32() + t * params.in.row_stride, row, params.weight->cols);
+      float& out = params.out.f32()[t * params.out.row_stride + n];
+      if (bias != nullptr) sum += static_cast<double>(bias[n]);
+      if (params.mode == ops::OutputMode::kAdd) sum += static_cast<double>(out);
+      out = static_cast<float>(sum);
     }
-  });
+  }
 }
 
 void ReferenceBackend::swiglu(ops::Stream&, const ops::SwigluParams& params) {

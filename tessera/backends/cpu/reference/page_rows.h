@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "tessera/ops/kv_layout.h"
+#include "tessera/ops/verified_pages.h"
 
 namespace tessera::backends::cpu {
 
-// One layer of one page: for each part, its data [page_size, elements] and scales [page_size, scales].
+// One layer of one page: for each part that the layer has, its data [page_size, elements] and scales [page_size,
+// scales].
 template <typename Byte>
 struct PageRows {
   std::array<Byte*, ops::KvLayout::kPartsMax> data{};
@@ -19,7 +21,7 @@ struct PageRows {
 
 inline PageRows<std::byte> rows_in_cache(const ops::KvCacheView& cache, int layer, std::int64_t page) {
   PageRows<std::byte> rows;
-  for (int p = 0; p < cache.layout.num_parts; ++p) {
+  for (int p = 0; p < cache.layout.layer_parts(layer); ++p) {
     rows.data[p] = cache.page_data(layer, p, page);
     rows.scales[p] = cache.page_scales(layer, p, page);
   }
@@ -27,14 +29,19 @@ inline PageRows<std::byte> rows_in_cache(const ops::KvCacheView& cache, int laye
 }
 
 template <typename Byte>
-PageRows<Byte> rows_in_image(const ops::KvLayout& layout, Byte* image) {
+PageRows<Byte> rows_in_image(const ops::KvLayout& layout, int layer, Byte* image) {
   PageRows<Byte> rows;
-  for (int p = 0; p < layout.num_parts; ++p) {
+  for (int p = 0; p < layout.layer_parts(layer); ++p) {
     rows.data[p] = image + layout.image_data_offset(p);
     rows.scales[p] = image + layout.image_scale_offset(p);
   }
   return rows;
 }
+
+// Elements first .. first + count - 1 of one part of row `row`'s tokens, in one layer, positions 0 .. kv_len - 1, as
+// dense floats [kv_len, count].
+void read_tokens(const ops::KvCacheView& cache, std::int32_t layer, int part, const ops::VerifiedPages& pages,
+                 std::int64_t row, std::int64_t first, std::int64_t count, std::vector<float>& out);
 
 // The digest of one layer of a page whose first `slots` rows are in use (ops/page_transfer.h). `scratch` is resized to
 // one row and reused.

@@ -24,13 +24,27 @@ std::int32_t slots_in_use(std::int64_t kv_len, std::int64_t logical_page, std::i
 
 }  // namespace
 
+void read_tokens(const ops::KvCacheView& cache, std::int32_t layer, int part, const ops::VerifiedPages& pages,
+                 std::int64_t row, std::int64_t first, std::int64_t count, std::vector<float>& out) {
+  const ops::KvLayout& layout = cache.layout;
+  const std::int32_t* table = pages.table() + row * pages.max_pages_per_row();
+  const std::int64_t kv_len = pages.kv_lens()[row];
+  out.resize(static_cast<std::size_t>(kv_len * count));
+  for (std::int64_t j = 0; j < kv_len; ++j) {
+    const PageRows<std::byte> page = rows_in_cache(cache, layer, table[j / layout.page_size]);
+    const std::int64_t slot = j % layout.page_size;
+    decode_kv_row(layout, part, page.data[part] + slot * layout.row_bytes(part),
+                  page.scales[part] + slot * layout.row_scale_bytes(part), first, count, out.data() + j * count);
+  }
+}
+
 std::uint64_t digest_rows(const ops::KvLayout& layout, const PageRows<std::byte>& rows, std::int32_t slots,
                           std::uint64_t key, std::int32_t layer, std::vector<std::byte>& scratch) {
-  scratch.resize(static_cast<std::size_t>(layout.token_layer_bytes()));
+  scratch.resize(static_cast<std::size_t>(layout.token_layer_bytes(layer)));
   std::uint64_t digest = 0;
   for (std::int32_t slot = 0; slot < slots; ++slot) {
     std::byte* to = scratch.data();
-    for (int p = 0; p < layout.num_parts; ++p) {
+    for (int p = 0; p < layout.layer_parts(layer); ++p) {
       const std::int64_t bytes = layout.row_bytes(p);
       std::memcpy(to, rows.data[p] + slot * bytes, static_cast<std::size_t>(bytes));
       to += bytes;
@@ -55,22 +69,22 @@ void CpuBackendBase::gather_pages(ops::Stream&, const ops::GatherPagesParams& pa
   for (std::int32_t i = 0; i < params.num_pages; ++i) {
     const std::int64_t logical_page = params.first_page + i;
     const std::int32_t slots = slots_in_use(kv_len, logical_page, from.page_size);
-    std::byte* image = params.images + i * to.page_layer_bytes();
-    std::memset(image, 0, static_cast<std::size_t>(to.page_layer_bytes()));
+    std::byte* image = params.images + i * to.page_layer_bytes(params.layer);
+    std::memset(image, 0, static_cast<std::size_t>(to.page_layer_bytes(params.layer)));
     const PageRows<std::byte> source = rows_in_cache(params.source, params.layer, table[logical_page]);
-    const PageRows<std::byte> target = rows_in_image(to, image);
-    for (int p = 0; p < from.num_parts; ++p) {
-      if (from.format == to.format) {
+    const PageRows<std::byte> target = rows_in_image(to, params.layer, image);
+    for (int p = 0; p < from.layer_parts(params.layer); ++p) {
+      if (from.part_dtype(p) == to.part_dtype(p)) {
         std::memcpy(target.data[p], source.data[p], static_cast<std::size_t>(from.row_bytes(p) * slots));
         std::memcpy(target.scales[p], source.scales[p], static_cast<std::size_t>(from.row_scale_bytes(p) * slots));
         continue;
       }
-      const ops::KvPart& part = from.parts[p];
-      row.resize(static_cast<std::size_t>(part.elements));
+      const std::int64_t elements = from.parts[p].elements;
+      row.resize(static_cast<std::size_t>(elements));
       for (std::int32_t slot = 0; slot < slots; ++slot) {
-        decode_kv_row(from.format, part, source.data[p] + slot * from.row_bytes(p),
-                      source.scales[p] + slot * from.row_scale_bytes(p), 0, part.elements, row.data());
-        encode_kv_row(to.format, to.parts[p], row.data(), target.data[p] + slot * to.row_bytes(p),
+        decode_kv_row(from, p, source.data[p] + slot * from.row_bytes(p),
+                      source.scales[p] + slot * from.row_scale_bytes(p), 0, elements, row.data());
+        encode_kv_row(to, p, row.data(), target.data[p] + slot * to.row_bytes(p),
                       target.scales[p] + slot * to.row_scale_bytes(p));
       }
     }
@@ -88,9 +102,9 @@ void CpuBackendBase::scatter_pages(ops::Stream&, const ops::ScatterPagesParams& 
     if (slot == ops::kNullSlot) continue;
     TESSERA_CHECK(slot >= page_size && slot < params.target.num_pages * page_size, fmt::format("slot {}", slot));
     const PageRows<const std::byte> source =
-        rows_in_image(layout, params.images + t / page_size * layout.page_layer_bytes());
+        rows_in_image(layout, params.layer, params.images + t / page_size * layout.page_layer_bytes(params.layer));
     const PageRows<std::byte> target = rows_in_cache(params.target, params.layer, slot / page_size);
-    for (int p = 0; p < layout.num_parts; ++p) {
+    for (int p = 0; p < layout.layer_parts(params.layer); ++p) {
       const std::int64_t bytes = layout.row_bytes(p);
       std::memcpy(target.data[p] + slot % page_size * bytes, source.data[p] + t % page_size * bytes,
                   static_cast<std::size_t>(bytes));

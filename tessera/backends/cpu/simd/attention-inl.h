@@ -305,7 +305,7 @@ void attention(const AttentionTask& task) {
   const std::int64_t state = attention_state_floats(dim);
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t page_size = p.cache.layout.page_size;
-  const bool has_value_scales = p.cache.layout.has_scales();
+  const bool has_value_scales = p.cache.layout.part_has_scales(ops::kPartV);
   const std::int64_t queries = task.query_end - task.query_begin;
   const std::int64_t kv_heads = task.kv_head_end - task.kv_head_begin;
   const std::int64_t states = kv_heads * queries * group;

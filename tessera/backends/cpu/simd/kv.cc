@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -22,17 +23,25 @@ constexpr std::int64_t kTokensAChunk = 16;
 
 }  // namespace
 
-void SimdBackend::encode_row(ops::KvFormat format, const ops::KvPart& part, const float* x, std::byte* data,
+void SimdBackend::encode_row(const ops::KvLayout& layout, int part, const float* x, std::byte* data,
                              std::byte* scales) {
-  if (format == ops::KvFormat::kBF16) {
-    kernels_.f32_to_bf16(x, part.elements, reinterpret_cast<std::uint16_t*>(data));
+  const ops::KvPart& shape = layout.parts[part];
+  if (!layout.part_has_scales(part)) {
+    kernels_.f32_to_bf16(x, shape.elements, reinterpret_cast<std::uint16_t*>(data));
     return;
   }
-  for (std::int64_t group = 0, first = 0; group < part.scales; ++group) {
-    const std::int64_t n = group == 0 ? part.first_group : part.other_groups;
-    const base::BF16 scale = kv_f8_scale(kernels_.largest_magnitude(x + first, n));
-    kernels_.f32_to_f8(x + first, base::to_float(scale), n, reinterpret_cast<std::uint8_t*>(data) + first);
-    std::memcpy(scales + group * 2, &scale, sizeof scale);
+  const bool f32_scales = layout.part_scale_dtype(part) == base::DType::kF32;
+  for (std::int64_t group = 0, first = 0; group < shape.scales; ++group) {
+    const std::int64_t n = group == 0 ? shape.first_group : shape.other_groups;
+    const float amax = kernels_.largest_magnitude(x + first, n);
+    const base::BF16 rounded = kv_f8_scale(amax);
+    const float scale = f32_scales ? index_key_scale(amax) : base::to_float(rounded);
+    kernels_.f32_to_f8(x + first, scale, n, reinterpret_cast<std::uint8_t*>(data) + first);
+    if (f32_scales) {
+      std::memcpy(scales + group * 4, &scale, sizeof scale);
+    } else {
+      std::memcpy(scales + group * 2, &rounded, sizeof rounded);
+    }
     first += n;
   }
 }
@@ -42,26 +51,34 @@ void SimdBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) {
   const ops::KvLayout& layout = params.cache.layout;
   TESSERA_CHECK(supports(layout.format));
   const std::int64_t page_size = layout.page_size;
-  const auto storable = [&](const float* x, std::int64_t n) {
-    const float largest = kernels_.largest_magnitude(x, n);
-    return std::isfinite(layout.format == ops::KvFormat::kBF16 ? base::to_float(base::to_bf16(largest)) : largest);
+  const int num_parts = layout.layer_parts(params.layer);
+  const auto storable = [&](int part, const float* x) {
+    const float largest = kernels_.largest_magnitude(x, layout.parts[part].elements);
+    const bool rounds = layout.part_dtype(part) == base::DType::kBF16;
+    return std::isfinite(rounds ? base::to_float(base::to_bf16(largest)) : largest);
   };
   threads_.parallel_for(params.slots.tokens(), kTokensAChunk, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t slot = params.slots.slots()[t];
       if (slot == ops::kNullSlot) continue;
       TESSERA_CHECK(slot >= page_size && slot < params.cache.num_pages * page_size, fmt::format("slot {}", slot));
-      const float* rows[2] = {params.k.f32() + t * params.k.row_stride, params.v.f32() + t * params.v.row_stride};
+      std::array<const float*, ops::KvLayout::kPartsMax> rows{};
+      std::int64_t widest = 0;
+      bool all_storable = true;
+      for (int p = 0; p < num_parts; ++p) {
+        rows[p] = params.parts[p].f32() + t * params.parts[p].row_stride;
+        widest = std::max(widest, params.parts[p].cols);
+        all_storable = all_storable && storable(p, rows[p]);
+      }
       std::vector<float> zeros;
-      if (!storable(rows[ops::kPartK], params.k.cols) || !storable(rows[ops::kPartV], params.v.cols)) {
+      if (!all_storable) {
         params.nonfinite_rows[t] = 1;
-        zeros.resize(static_cast<std::size_t>(std::max(params.k.cols, params.v.cols)));
-        rows[ops::kPartK] = zeros.data();
-        rows[ops::kPartV] = zeros.data();
+        zeros.resize(static_cast<std::size_t>(widest));
+        rows.fill(zeros.data());
       }
       const PageRows<std::byte> page = rows_in_cache(params.cache, params.layer, slot / page_size);
-      for (int p = 0; p < layout.num_parts; ++p) {
-        encode_row(layout.format, layout.parts[p], rows[p], page.data[p] + slot % page_size * layout.row_bytes(p),
+      for (int p = 0; p < num_parts; ++p) {
+        encode_row(layout, p, rows[p], page.data[p] + slot % page_size * layout.row_bytes(p),
                    page.scales[p] + slot % page_size * layout.row_scale_bytes(p));
       }
     }
@@ -83,23 +100,28 @@ void SimdBackend::gather_pages(ops::Stream& stream, const ops::GatherPagesParams
       const std::int64_t logical_page = params.first_page + i;
       const auto slots = static_cast<std::int32_t>(
           std::clamp<std::int64_t>(kv_len - logical_page * from.page_size, 0, from.page_size));
-      std::byte* image = params.images + i * to.page_layer_bytes();
-      std::memset(image, 0, static_cast<std::size_t>(to.page_layer_bytes()));
+      std::byte* image = params.images + i * to.page_layer_bytes(params.layer);
+      std::memset(image, 0, static_cast<std::size_t>(to.page_layer_bytes(params.layer)));
       const PageRows<std::byte> source = rows_in_cache(params.source, params.layer, table[logical_page]);
-      const PageRows<std::byte> target = rows_in_image(to, image);
-      for (int p = 0; p < from.num_parts; ++p) {
-        const ops::KvPart& part = from.parts[p];
-        row.resize(static_cast<std::size_t>(part.elements));
+      const PageRows<std::byte> target = rows_in_image(to, params.layer, image);
+      for (int p = 0; p < from.layer_parts(params.layer); ++p) {
+        if (from.part_dtype(p) == to.part_dtype(p)) {  // Index keys.
+          std::memcpy(target.data[p], source.data[p], static_cast<std::size_t>(from.row_bytes(p) * slots));
+          std::memcpy(target.scales[p], source.scales[p], static_cast<std::size_t>(from.row_scale_bytes(p) * slots));
+          continue;
+        }
+        const std::int64_t elements = from.parts[p].elements;
+        row.resize(static_cast<std::size_t>(elements));
         for (std::int32_t slot = 0; slot < slots; ++slot) {
           kernels_.bf16_to_f32(reinterpret_cast<const std::uint16_t*>(source.data[p] + slot * from.row_bytes(p)),
-                               part.elements, row.data());
+                               elements, row.data());
           std::byte* data = target.data[p] + slot * to.row_bytes(p);
           std::byte* scales = target.scales[p] + slot * to.row_scale_bytes(p);
-          if (std::isfinite(kernels_.largest_magnitude(row.data(), part.elements))) {
-            encode_row(to.format, to.parts[p], row.data(), data, scales);
+          if (std::isfinite(kernels_.largest_magnitude(row.data(), elements))) {
+            encode_row(to, p, row.data(), data, scales);
           } else {
             // No page that was written by kv_write: what the bytes then mean is defined in one place.
-            encode_kv_row(to.format, to.parts[p], row.data(), data, scales);
+            encode_kv_row(to, p, row.data(), data, scales);
           }
         }
       }

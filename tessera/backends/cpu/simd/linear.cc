@@ -33,14 +33,20 @@ void pack_panel(const std::byte* source, std::int64_t first, std::int64_t rows, 
   }
 }
 
+// Products with these have kernels here; the reference backend computes the others.
+bool has_kernel(ops::WeightFormat format, ops::WeightUsage usage) {
+  return usage == ops::WeightUsage::kLinear &&
+         (format == ops::WeightFormat::kF32 || format == ops::WeightFormat::kBF16);
+}
+
 }  // namespace
 
 base::Result<ops::Weight> SimdBackend::prepare_weight(const ops::WeightSource& source) {
-  if (source.usage != ops::WeightUsage::kLinear) return prepare_plain_weight(source);
+  if (!has_kernel(source.format, source.usage)) return prepare_row_major_weight(source);
   // The plain form, in place, serves as the check of format and shape.
   ops::WeightSource in_place = source;
   in_place.outlives_backend = true;
-  TESSERA_ASSIGN_OR_RETURN(ops::Weight plain, prepare_plain_weight(in_place));
+  TESSERA_ASSIGN_OR_RETURN(ops::Weight plain, prepare_row_major_weight(in_place));
   ops::Weight weight;
   weight.format = source.format;
   weight.usage = source.usage;
@@ -65,8 +71,9 @@ base::Result<ops::Weight> SimdBackend::prepare_weight(const ops::WeightSource& s
   return weight;
 }
 
-void SimdBackend::linear(ops::Stream&, const ops::LinearParams& params) {
+void SimdBackend::linear(ops::Stream& stream, const ops::LinearParams& params) {
   ops::check_params(params);
+  if (!has_kernel(params.weight->format, params.weight->usage)) return reference_.linear(stream, params);
   const std::int64_t rows = params.in.rows;
   if (rows == 0) return;
   LinearTask task;

@@ -1,10 +1,15 @@
 // The class behind make_simd_backend(). Ops are defined in linear.cc, layers.cc, attention.cc, kv.cc and sample.cc:
 // each checks its parameters, cuts the work for the threads and calls the kernels of the chosen target.
+//
+// Without kernels of its own are, so far, LayerNorm, latent attention, the indexer's selection, routing, routed
+// experts, and products with quantized or router weights: the reference backend computes them, one thread a call, on
+// the same memory and on weights as it prepares them (delegated.cc, and linear.cc for the products).
 #pragma once
 
 #include <string>
 
 #include "tessera/backends/cpu/reference/cpu_backend_base.h"
+#include "tessera/backends/cpu/reference/reference_ops.h"
 #include "tessera/backends/cpu/simd/kernels.h"
 #include "tessera/backends/cpu/simd/scratch_pool.h"
 #include "tessera/backends/cpu/simd/thread_pool.h"
@@ -20,24 +25,40 @@ class SimdBackend final : public CpuBackendBase {
   bool supports(ops::KvFormat format) const override { return format != ops::KvFormat::kF32; }
   base::Result<ops::Weight> prepare_weight(const ops::WeightSource& source) override;
 
+  base::Result<ops::ExpertStack> prepare_experts(const ops::ExpertSources& sources) override;
+  base::Result<ops::MlaUpProjection> prepare_mla_up(const ops::WeightSource& source,
+                                                    const ops::MlaShape& shape) override;
+  std::int64_t moe_experts_scratch_bytes(const ops::ExpertStack& experts, std::int32_t num_experts_per_tok,
+                                         std::int64_t tokens) const override;
+  std::int64_t mla_attention_scratch_bytes(const ops::MlaShape& shape, std::int64_t tokens,
+                                           std::int64_t context_tokens_max) const override;
+  std::int64_t dsa_select_scratch_bytes(std::int32_t index_n_heads, std::int32_t index_head_dim, std::int64_t tokens,
+                                        std::int64_t context_tokens_max) const override;
+
   void embedding(ops::Stream& stream, const ops::EmbeddingParams& params) override;
   void rms_norm(ops::Stream& stream, const ops::RmsNormParams& params) override;
+  void layer_norm(ops::Stream& stream, const ops::LayerNormParams& params) override;
   void rope(ops::Stream& stream, const ops::RopeParams& params) override;
   void linear(ops::Stream& stream, const ops::LinearParams& params) override;
   void swiglu(ops::Stream& stream, const ops::SwigluParams& params) override;
   void kv_write(ops::Stream& stream, const ops::KvWriteParams& params) override;
   void paged_attention(ops::Stream& stream, const ops::PagedAttentionParams& params) override;
+  void mla_attention(ops::Stream& stream, const ops::MlaAttentionParams& params) override;
+  void dsa_select(ops::Stream& stream, const ops::DsaSelectParams& params) override;
+  void moe_route(ops::Stream& stream, const ops::MoeRouteParams& params) override;
+  void moe_experts(ops::Stream& stream, const ops::MoeExpertsParams& params) override;
   void gather_pages(ops::Stream& stream, const ops::GatherPagesParams& params) override;
   void sample_tokens(ops::Stream& stream, const ops::SampleTokensParams& params) override;
 
  private:
   // Encodes one row of one part, which holds finite numbers that its format can store.
-  void encode_row(ops::KvFormat format, const ops::KvPart& part, const float* x, std::byte* data, std::byte* scales);
+  void encode_row(const ops::KvLayout& layout, int part, const float* x, std::byte* data, std::byte* scales);
 
   const Kernels& kernels_;
   const std::string name_;
   ThreadPool threads_;
   ScratchPool scratch_;
+  ReferenceBackend reference_;
 };
 
 }  // namespace tessera::backends::cpu::simd
