@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 
 namespace tessera::models {
 
@@ -13,6 +14,8 @@ namespace {
 using ops::WeightUsage;
 using weights::ShardDimension;
 using weights::ShardSpec;
+
+static_assert(base::limits::kLayersMax <= ops::LayerSet::kLayersMax);
 
 const ShardSpec kWhole{};
 const ShardSpec kRows{ShardDimension::kRows, 1};

@@ -36,7 +36,7 @@ struct LoadedModel {
   ModelConfig config;
   ops::Backend* backend = nullptr;
   weights::Checkpoint checkpoint;
-  std::vector<weights::StoredWeight> stored;  // Beside ModelDescription::tensors: scales that had to be converted.
+  std::vector<weights::StoredWeight> converted;  // The weights whose scales had to be converted, for those.
   // Beside ModelDescription::tensors; empty where a tensor went into one of the two below.
   std::vector<ops::Weight> weights;
   std::vector<ops::ExpertStack> expert_stacks;  // Beside ModelDescription::expert_stacks.

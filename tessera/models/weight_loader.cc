@@ -214,7 +214,9 @@ base::Result<LoadedModel> load_weights(const ModelConfig& config, std::string_vi
   loaded.weight_bytes = preparation.bytes();
   loaded.weight_format = format_names(description, stored);
   loaded.digest = digest.finish();
-  loaded.stored = std::move(stored);
+  // Only converted scales are memory of their own; everything else lies in the mapping.
+  std::erase_if(stored, [](const weights::StoredWeight& weight) { return weight.owned_bytes() == 0; });
+  loaded.converted = std::move(stored);
   return loaded;
 }
 

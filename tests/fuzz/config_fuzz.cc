@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   TESSERA_CHECK(kv.token_bytes() > 0);
   const std::int64_t rotary = config->gqa.has_value() ? config->gqa->rotary_dim : config->mla->qk_rope_head_dim;
   for (const float frequency : models::rope_inverse_frequencies(config->rope, rotary)) {
-    TESSERA_CHECK(frequency >= 0.0f && frequency <= 1.0f);
+    TESSERA_CHECK(frequency >= 0.0f && frequency < 1.001f);
   }
   return 0;
 }

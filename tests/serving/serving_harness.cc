@@ -42,11 +42,13 @@ ServingHarness::ServingHarness(const HarnessOptions& options)
   first_model_ = std::make_unique<ContextOracleModel>(
       *backend_, ContextOracleOptions{.flavor = kSplitFlavors.prompt,
                                       .context = options.context,
-                                      .before_forward = split ? nullptr : options.before_decode_forward});
+                                      .before_forward = split ? nullptr : options.before_decode_forward,
+                                      .on_batch = options.on_first_batch});
   decode_model_ = std::make_unique<ContextOracleModel>(
       *backend_, ContextOracleOptions{.flavor = kSplitFlavors.generated,
                                       .context = options.context,
-                                      .before_forward = options.before_decode_forward});
+                                      .before_forward = options.before_decode_forward,
+                                      .on_batch = options.on_decode_batch});
   engine::EngineConfig config;
   config.id = kFirstEngine;
   config.role = split ? request::EngineRole::kPrefill : request::EngineRole::kUnified;

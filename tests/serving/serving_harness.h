@@ -41,6 +41,8 @@ struct HarnessOptions {
   engine::StepObserver* first_observer = nullptr;   // Of the unified or prefill engine.
   engine::StepObserver* decode_observer = nullptr;  // Of the decode engine.
   std::function<void()> before_decode_forward;
+  std::function<void(const models::ForwardBatch&)> on_first_batch;   // Of the unified or prefill engine.
+  std::function<void(const models::ForwardBatch&)> on_decode_batch;  // Of the decode engine.
   std::size_t event_queue = 1 << 16;
   router::RouterOptions router;
 };

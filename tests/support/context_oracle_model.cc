@@ -97,6 +97,7 @@ base::Result<std::unique_ptr<models::Workspace>> ContextOracleModel::make_worksp
 void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const models::ForwardBatch& batch,
                                  ops::Matrix logits) const {
   if (options_.before_forward) options_.before_forward();
+  if (options_.on_batch) options_.on_batch(batch);
   const std::int64_t tokens = std::ssize(batch.token_ids);
   std::vector<float> k(static_cast<std::size_t>(tokens * kElements));
   std::vector<float> v(k.size());

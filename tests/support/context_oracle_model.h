@@ -26,6 +26,8 @@ struct ContextOracleOptions {
   std::int64_t context = 4096;
   // Called at the start of every forward pass, on the engine's thread.
   std::function<void()> before_forward;
+  // Likewise, with what it is given.
+  std::function<void(const models::ForwardBatch&)> on_batch;
 };
 
 class ContextOracleModel final : public models::Model {

@@ -1,0 +1,327 @@
+// Every family and weight format against transformers (tests/goldens/README.md, "tiny"): random checkpoints with the
+// structure of the real models. On the reference backend with F32 pages: logits of a prompt in one piece, in chunks and
+// token by token as generated tokens, 64 greedy tokens, the experts that tokens take and the positions that sparse
+// attention selects. On the SIMD backend, with BF16 and FP8 pages: logits within the targets for rounded formats.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tessera/backends/cpu/reference/reference_backend.h"
+#include "tessera/backends/cpu/simd/simd_backend.h"
+#include "tessera/models/decoder_workspace.h"
+#include "tessera/models/model.h"
+#include "tests/support/compare.h"
+#include "tests/support/recipe_checkpoint.h"
+#include "tests/support/sequence_runner.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera {
+namespace {
+
+namespace json = boost::json;
+using models::RowPhase;
+using test_support::relative_error;
+using test_support::RunnerOptions;
+using test_support::SequenceRunner;
+using test_support::WantedLogits;
+
+// Targets: norm of the difference over norm of the reference, at each position.
+constexpr double kReferenceErrorMax = 1e-5;
+constexpr double kRoundedErrorMax = 2e-2;
+// A prompt longer than this is not computed token by token on the reference backend: its beginning is one chunk.
+constexpr std::int64_t kTokenByTokenMax = 100;
+
+const std::filesystem::path kGoldens = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/goldens/tiny";
+
+constexpr const char* kCheckpoints[] = {
+    "llama",
+    "qwen2",
+    "qwen3",
+    "deepseek_v3",
+    "deepseek_v3_groups_yarn",
+    "deepseek_v3_one_step_queries",
+    "kimi_k2",
+    "kimi_k2_f8_block",
+    "kimi_k26_int4",
+    "glm4_moe",
+    "glm4_moe_air",
+    "glm4_moe_f8_channel",
+    "glm_moe_dsa",
+    "glm_moe_dsa_topk2048",
+    "glm_moe_dsa_f8_block",
+};
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::int32_t> integers(const json::value& list) {
+  std::vector<std::int32_t> out;
+  for (const json::value& item : list.as_array()) out.push_back(item.to_number<std::int32_t>());
+  return out;
+}
+
+struct GoldenStep {
+  std::int32_t best = 0;
+  double best_logit = 0.0;
+};
+
+struct Golden {
+  std::vector<std::int32_t> prompt;
+  std::vector<std::int32_t> positions;  // Of the prompt, ascending; the last token's is among them.
+  std::vector<float> logits;            // [positions, vocab]
+  std::vector<GoldenStep> steps;
+  // By layer: rows of the prompt, and the experts that each of them takes.
+  std::vector<std::int32_t> expert_rows;
+  std::map<int, std::vector<std::vector<std::int32_t>>> experts;
+  // By layer and query: the positions that sparse attention may see.
+  std::map<int, std::map<std::int32_t, std::vector<std::int32_t>>> selected;
+
+  std::span<const float> row(std::size_t i) const {
+    const std::size_t vocab = logits.size() / positions.size();
+    return std::span(logits).subspan(i * vocab, vocab);
+  }
+};
+
+Golden read_golden(const std::filesystem::path& folder) {
+  const json::value root = json::parse(read(folder / "goldens.json"));
+  const json::object& object = root.as_object();
+  Golden g;
+  g.prompt = integers(root.at("token_ids"));
+  g.positions = integers(root.at("positions"));
+  const std::string bytes = read(folder / "logits.f32");
+  g.logits.resize(bytes.size() / sizeof(float));
+  std::memcpy(g.logits.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(std::ssize(g.logits), std::ssize(g.positions) * root.at("vocab_size").to_number<std::int64_t>());
+  for (const json::value& step : root.at("steps").as_array()) {
+    g.steps.push_back({step.at(0).to_number<std::int32_t>(), step.at(1).to_number<double>()});
+  }
+  if (object.contains("experts")) {
+    g.expert_rows = integers(root.at("expert_rows"));
+    for (const auto& [layer, rows] : root.at("experts").as_object()) {
+      for (const json::value& row : rows.as_array()) g.experts[std::stoi(std::string(layer))].push_back(integers(row));
+    }
+  }
+  for (const char* field : {"selected", "left_out"}) {
+    if (!object.contains(field)) continue;
+    for (const auto& [layer, queries] : root.at(field).as_object()) {
+      for (const auto& [key, list] : queries.as_object()) {
+        const std::int32_t query = std::stoi(std::string(key));
+        std::vector<std::int32_t> positions = integers(list);
+        if (std::string_view(field) == "left_out") {
+          const std::set<std::int32_t> left_out(positions.begin(), positions.end());
+          positions.clear();
+          for (std::int32_t p = 0; p <= query; ++p) {
+            if (!left_out.contains(p)) positions.push_back(p);
+          }
+        }
+        g.selected[std::stoi(std::string(layer))][query] = std::move(positions);
+      }
+    }
+  }
+  return g;
+}
+
+class TinyFamily : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    golden_ = read_golden(kGoldens / GetParam());
+    const base::Status status = test_support::write_recipe_checkpoint(kGoldens / GetParam(), folder_.path());
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+  void load(std::unique_ptr<ops::Backend> backend) {
+    backend_ = std::move(backend);
+    auto model = models::load_model(folder_.path(), *backend_);
+    ASSERT_TRUE(model.has_value()) << model.error().to_string();
+    model_ = std::move(*model);
+  }
+  void load_reference() { load(backends::cpu::make_reference_backend()); }
+  void load_simd() {
+    auto backend = backends::cpu::make_simd_backend({});
+    ASSERT_TRUE(backend.has_value()) << backend.error().to_string();
+    load(std::move(*backend));
+  }
+  // Pages that divide neither the prompt nor its chunks.
+  SequenceRunner runner(ops::KvFormat format, std::int64_t step_tokens_max) const {
+    const std::int64_t context = std::ssize(golden_.prompt) + std::ssize(golden_.steps);
+    return SequenceRunner(
+        *model_, *backend_,
+        RunnerOptions{.kv_format = format, .page_size = 16, .tokens_max = step_tokens_max, .context_max = context});
+  }
+  std::int64_t vocab() const { return model_->config().vocab_size; }
+
+  // Compares the logits of prompt tokens first, first + 1, ... where the golden has them; returns the worst error.
+  double worst_error(std::span<const float> logits, std::int32_t first) const {
+    double worst = 0.0;
+    const std::int64_t rows = std::ssize(logits) / vocab();
+    for (std::size_t i = 0; i < golden_.positions.size(); ++i) {
+      const std::int32_t at = golden_.positions[i] - first;
+      if (at < 0 || at >= rows) continue;
+      const auto row = logits.subspan(static_cast<std::size_t>(at * vocab()), static_cast<std::size_t>(vocab()));
+      worst = std::max(worst, relative_error(row, golden_.row(i)));
+    }
+    return worst;
+  }
+  double prompt_error(ops::KvFormat format) const {
+    SequenceRunner run = runner(format, std::ssize(golden_.prompt));
+    return worst_error(run.step(golden_.prompt, WantedLogits::kAll), 0);
+  }
+  void report(const char* what, double error) const {
+    fmt::print("{}: {}: worst relative error {:.2e}\n", GetParam(), what, error);
+  }
+
+  Golden golden_;
+  test_support::TemporaryFolder folder_{"tiny_family"};
+  std::unique_ptr<ops::Backend> backend_;
+  std::unique_ptr<models::Model> model_;
+};
+
+TEST_P(TinyFamily, PromptInOnePiece) {
+  load_reference();
+  const double error = prompt_error(ops::KvFormat::kF32);
+  report("in one piece", error);
+  EXPECT_LT(error, kReferenceErrorMax);
+}
+
+TEST_P(TinyFamily, PromptInChunks) {
+  load_reference();
+  const std::int64_t count = std::ssize(golden_.prompt);
+  SequenceRunner run = runner(ops::KvFormat::kF32, count);
+  double error = 0.0;
+  std::int64_t done = 0;
+  // The long prompt's last chunks cross the number of tokens that are selected.
+  for (const std::int64_t chunk :
+       {std::int64_t{1}, std::int64_t{16}, count > 100 ? count - 80 : 7, std::int64_t{9}, count}) {
+    const std::int64_t taken = std::min(chunk, count - done);
+    if (taken == 0) break;
+    const std::vector<float> logits =
+        run.step(std::span(golden_.prompt).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(taken)),
+                 WantedLogits::kAll);
+    error = std::max(error, worst_error(logits, static_cast<std::int32_t>(done)));
+    done += taken;
+  }
+  EXPECT_EQ(done, count);
+  report("in chunks", error);
+  EXPECT_LT(error, kReferenceErrorMax);
+}
+
+// One token a step, as the tokens of a decode step are computed.
+TEST_P(TinyFamily, TokenByToken) {
+  load_reference();
+  const std::int64_t count = std::ssize(golden_.prompt);
+  const std::int64_t together = count > kTokenByTokenMax ? count - kTokenByTokenMax : 0;
+  SequenceRunner run = runner(ops::KvFormat::kF32, std::max<std::int64_t>(together, 1));
+  double error = 0.0;
+  if (together > 0) run.step(std::span(golden_.prompt).first(static_cast<std::size_t>(together)), WantedLogits::kAll);
+  for (std::int64_t t = together; t < count; ++t) {
+    const std::vector<float> logits = run.step(std::span(golden_.prompt).subspan(static_cast<std::size_t>(t), 1),
+                                               WantedLogits::kAll, 0, RowPhase::kGenerated);
+    error = std::max(error, worst_error(logits, static_cast<std::int32_t>(t)));
+  }
+  report("token by token", error);
+  EXPECT_LT(error, kReferenceErrorMax);
+}
+
+TEST_P(TinyFamily, GreedyTokens) {
+  load_reference();
+  SequenceRunner run = runner(ops::KvFormat::kF32, std::ssize(golden_.prompt));
+  std::vector<float> logits = run.step(golden_.prompt, WantedLogits::kLastOfEachRow);
+  ASSERT_EQ(golden_.steps.size(), 64u);
+  for (std::size_t step = 0; step < golden_.steps.size(); ++step) {
+    const auto best = std::ranges::max_element(logits);
+    const auto token = static_cast<std::int32_t>(best - logits.begin());
+    ASSERT_EQ(token, golden_.steps[step].best) << "step " << step;
+    EXPECT_NEAR(*best, golden_.steps[step].best_logit, 1e-3) << "step " << step;
+    if (step + 1 < golden_.steps.size()) {
+      logits = run.step(std::span(&token, 1), WantedLogits::kLastOfEachRow, 0, RowPhase::kGenerated);
+    }
+  }
+}
+
+// The discrete choices, apart from what they lead to: a wrong one may change the logits by less than the tolerance.
+TEST_P(TinyFamily, ExpertsAndSelectedPositions) {
+  if (golden_.experts.empty()) GTEST_SKIP() << "dense feed-forward and attention";
+  load_reference();
+  const std::int64_t count = std::ssize(golden_.prompt);
+  SequenceRunner run = runner(ops::KvFormat::kF32, count);
+  const auto& workspace = dynamic_cast<const models::DecoderWorkspace&>(run.workspace());
+  std::int64_t experts_compared = 0;
+  std::int64_t selections_compared = 0;
+  run.on_layer([&](int layer) {
+    if (const auto experts = golden_.experts.find(layer); experts != golden_.experts.end()) {
+      const std::int64_t k = model_->config().moe->num_experts_per_tok;
+      for (std::size_t i = 0; i < golden_.expert_rows.size(); ++i) {
+        const std::int32_t* ids = workspace.moe.expert_ids + golden_.expert_rows[i] * k;
+        EXPECT_EQ(std::vector(ids, ids + k), experts->second[i]) << "layer " << layer << " row " << i;
+        ++experts_compared;
+      }
+    }
+    if (const auto queries = golden_.selected.find(layer); queries != golden_.selected.end()) {
+      for (const auto& [query, positions] : queries->second) {
+        const ops::TokenSelection& selection = workspace.selection;
+        const std::int32_t* taken = selection.positions + std::int64_t{query} * selection.width;
+        EXPECT_EQ(std::vector(taken, taken + selection.counts[query]), positions)
+            << "layer " << layer << " query " << query;
+        ++selections_compared;
+      }
+    }
+  });
+  run.step(golden_.prompt, WantedLogits::kLastOfEachRow);
+  EXPECT_GT(experts_compared, 0);
+  EXPECT_EQ(selections_compared > 0, model_->config().dsa.has_value());
+}
+
+// A token costs the same bits however it is batched: a prompt in two chunks, and tokens replayed in one row.
+TEST_P(TinyFamily, ChunksAndReplayAreTheSameBits) {
+  if (std::ssize(golden_.prompt) > kTokenByTokenMax) GTEST_SKIP() << "long; the short checkpoint shows it";
+  load_reference();
+  const std::span<const std::int32_t> prompt = golden_.prompt;
+  SequenceRunner whole = runner(ops::KvFormat::kF32, 64);
+  const std::vector<float> last = whole.step(prompt, WantedLogits::kLastOfEachRow);
+  SequenceRunner parts = runner(ops::KvFormat::kF32, 64);
+  parts.step(prompt.first(13), WantedLogits::kLastOfEachRow);
+  EXPECT_EQ(parts.step(prompt.subspan(13), WantedLogits::kLastOfEachRow), last);
+
+  std::vector<std::int32_t> generated;
+  for (std::size_t i = 0; i < 5; ++i) generated.push_back(golden_.steps[i].best);
+  std::vector<float> stepped;
+  for (const std::int32_t token : generated) {
+    const std::vector<float> logits = whole.step(std::span(&token, 1), WantedLogits::kAll, 0, RowPhase::kGenerated);
+    stepped.insert(stepped.end(), logits.begin(), logits.end());
+  }
+  EXPECT_EQ(parts.step(generated, WantedLogits::kAll, 0, RowPhase::kGenerated), stepped);
+}
+
+TEST_P(TinyFamily, SimdWithinTheTargets) {
+  load_simd();
+  const double bf16 = prompt_error(ops::KvFormat::kBF16);
+  report("SIMD, BF16 pages", bf16);
+  EXPECT_LT(bf16, kRoundedErrorMax);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TinyFamily, testing::ValuesIn(kCheckpoints),
+                         [](const testing::TestParamInfo<const char*>& tested) { return std::string(tested.param); });
+
+// Whoever adds a checkpoint to the goldens adds it here.
+TEST(TinyFamilies, AllAreTested) {
+  std::set<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(kGoldens)) {
+    if (entry.is_directory()) folders.insert(entry.path().filename().string());
+  }
+  EXPECT_EQ(folders, std::set<std::string>(std::begin(kCheckpoints), std::end(kCheckpoints)));
+}
+
+}  // namespace
+}  // namespace tessera
