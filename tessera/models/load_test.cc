@@ -14,7 +14,11 @@
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/models/family.h"
 #include "tessera/models/model.h"
+#include "tessera/models/weight_loader.h"
+#include "tessera/weights/mapped_file.h"
 #include "tessera/weights/safetensors_writer.h"
+#include "tests/support/failing_backend.h"
+#include "tests/support/recipe_checkpoint.h"
 #include "tests/support/sequence_runner.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -41,6 +45,11 @@ class LoadTest : public testing::Test {
  protected:
   void write(const TinyLlamaOptions& options) {
     const base::Status status = test_support::write_tiny_llama(folder_.path(), options);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+  void write_recipe(const std::string& name) {
+    const base::Status status = test_support::write_recipe_checkpoint(
+        std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/goldens/tiny" / name, folder_.path());
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
   // Rewrites the single file with its tensors as `change` leaves them.
@@ -243,6 +252,81 @@ TEST_F(LoadTest, AWorkspaceThatCannotBeHadIsRefused) {
   const auto workspace = model->make_workspace({.tokens_max = 8});
   ASSERT_TRUE(workspace.has_value());
   EXPECT_EQ((*workspace)->device_bytes(), 8 * 4 * (2 * 64 + 2 * (4 + 2) * 16));
+}
+
+// ---- Experts, quantized weights and skipped tensors ----
+
+TEST_F(LoadTest, QuantizedExpertsAndASkippedVisionTower) {
+  write_recipe("kimi_k26_int4");
+  EXPECT_EQ(load()->weight_format(), "bf16+int4_group");
+
+  const ModelConfig config = *read_config(folder_.path());
+  const ModelDescription description = describe(config);
+  auto checkpoint = weights::Checkpoint::open(folder_.path());
+  ASSERT_TRUE(checkpoint.has_value());
+  SkippedTensors skipped;
+  for (const weights::Tensor& tensor : checkpoint->tensors()) {
+    if (!tensor.name.starts_with("vision_tower.") && !tensor.name.starts_with("mm_projector.")) continue;
+    ++skipped.tensors;
+    skipped.bytes += std::ssize(tensor.data);
+  }
+  EXPECT_GT(skipped.tensors, 0);
+  const auto loaded = load_weights(config, "", description, std::move(*checkpoint), *backend_, {});
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().to_string();
+  EXPECT_EQ(loaded->skipped.tensors, skipped.tensors);
+  EXPECT_EQ(loaded->skipped.bytes, skipped.bytes);
+  EXPECT_EQ(loaded->expert_stacks.size(), 2u);
+  EXPECT_EQ(loaded->expert_stacks[0].experts, 8);
+  EXPECT_EQ(loaded->expert_stacks[0].format, ops::WeightFormat::kInt4Group);
+  EXPECT_EQ(loaded->mla_ups.size(), 3u);
+}
+
+TEST_F(LoadTest, LayersForSpeculationThatTheConfigDoesNotCount) {
+  write_recipe("deepseek_v3_groups_yarn");
+  EXPECT_NE(load(), nullptr);
+  std::string text = *weights::read_text_file(folder_.path() / kConfigFileName, 1 << 20);
+  const std::string counted = R"("num_nextn_predict_layers": 1)";
+  ASSERT_NE(text.find(counted), std::string::npos);
+  text.replace(text.find(counted), counted.size(), R"("num_nextn_predict_layers": 0)");
+  std::ofstream(folder_.path() / kConfigFileName, std::ios::trunc) << text;
+  expect_refused(StatusCode::kInvalidArgument, "tensors that the model does not use, expected none: 'model.layers.3.");
+}
+
+TEST_F(LoadTest, ExpertsOfALayerAreStoredAlike) {
+  write_recipe("deepseek_v3");
+  rewrite([](std::vector<Stored>& t) {
+    Stored& s = find(t, "model.layers.2.mlp.experts.5.up_proj.weight");
+    s.dtype = DType::kBF16;
+    s.data.resize(s.data.size() / 2);
+  });
+  expect_refused(StatusCode::kUnimplemented,
+                 "model.safetensors: tensor 'model.layers.2.mlp.experts.5.up_proj.weight': is stored as bf16, expected "
+                 "all experts of a layer to be stored alike, as f32");
+}
+
+TEST_F(LoadTest, ARouterWithoutItsBias) {
+  write_recipe("deepseek_v3");
+  rewrite([](std::vector<Stored>& t) {
+    std::erase_if(t, [](const Stored& s) { return s.name == "model.layers.1.mlp.gate.e_score_correction_bias"; });
+  });
+  expect_refused(StatusCode::kNotFound, "tensor 'model.layers.1.mlp.gate.e_score_correction_bias' is missing");
+}
+
+TEST_F(LoadTest, OneExpertLessThanTheConfigSays) {
+  write_recipe("deepseek_v3");
+  rewrite([](std::vector<Stored>& t) {
+    std::erase_if(t, [](const Stored& s) { return s.name.starts_with("model.layers.1.mlp.experts.7."); });
+  });
+  expect_refused(StatusCode::kNotFound, "tensor 'model.layers.1.mlp.experts.7.gate_proj.weight' is missing");
+}
+
+TEST_F(LoadTest, ScalesForAQuantizedKvCacheAreReportedAndNotUsed) {
+  write_recipe("qwen3");
+  const std::vector<float> expected = logits_of(*load());
+  rewrite([](std::vector<Stored>& t) {
+    t.push_back({"model.layers.0.self_attn.k_scale", DType::kBF16, {1}, std::vector<std::byte>(2)});
+  });
+  EXPECT_EQ(logits_of(*load()), expected);
 }
 
 // Every tensor of the description can be divided as it says, and the ranks' parts add up to the whole.

@@ -81,7 +81,9 @@ TEST(Precision, Fp8DecodeAgainstBf16) {
   double kl_max = 0.0;
   for (std::size_t step = 0; step < passages[0].continuation.size(); ++step) {
     std::vector<RunnerRow> batch;
-    for (std::int64_t r = 0; r < rows; ++r) batch.push_back({r, std::span(&passages[r].continuation[step], 1)});
+    for (std::int64_t r = 0; r < rows; ++r)
+      batch.push_back({r, std::span(&passages[r].continuation[step], 1), models::RowPhase::kGenerated});
+
     const std::vector<float> bf16 = unified.step(batch, WantedLogits::kLastOfEachRow);
     const std::vector<float> fp8 = decode.step(batch, WantedLogits::kLastOfEachRow);
     for (std::int64_t r = 0; r < rows; ++r, ++positions) {

@@ -221,7 +221,7 @@ TEST_F(SmolLm2, GreedyContinuationsOnTheSimdBackend) {
     for (const GreedyCase& c : cases) next.push_back(c.steps[s].best);
     std::vector<RunnerRow> rows;
     for (std::size_t r = 0; r < cases.size(); ++r) {
-      rows.push_back({static_cast<std::int64_t>(r), std::span(next).subspan(r, 1)});
+      rows.push_back({static_cast<std::int64_t>(r), std::span(next).subspan(r, 1), models::RowPhase::kGenerated});
     }
     const std::vector<float> all = runner.step(rows, WantedLogits::kLastOfEachRow);
     for (std::size_t r = 0; r < cases.size(); ++r) {
