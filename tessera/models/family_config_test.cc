@@ -285,6 +285,11 @@ TEST(FamilyConfig, QwenFamilies) {
   sliding.replace(sliding.find(R"(_window": false)"), 15, R"(_window": true)");
   EXPECT_THAT(parse_config(head + R"("head_dim": 64, )" + sliding).error().message(),
               HasSubstr("use_sliding_window: is true, expected false"));
+  EXPECT_THAT(
+      parse_config(head + R"("head_dim": 64, "layer_types": ["full_attention", "sliding_attention"], )" + common, {})
+          .error()
+          .message(),
+      HasSubstr("layer_types: has 'sliding_attention', expected 'full_attention'"));
 }
 
 // Frequencies of the implementation that the models were trained with (torch, in F32): theta 50000, 64 elements, YaRN

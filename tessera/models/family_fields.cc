@@ -180,6 +180,18 @@ base::Status expect_integer(const ConfigFields& fields, std::string_view field, 
   return fields.refuse_unsupported(field, fmt::format("is {}, expected {}", value, expected));
 }
 
+base::Status expect_full_attention(const ConfigFields& fields, const ModelConfig& config) {
+  TESSERA_RETURN_IF_ERROR(expect_boolean(fields, "use_sliding_window", false, false));
+  if (!fields.has("layer_types")) return base::ok_status();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> types, fields.texts("layer_types", config.num_hidden_layers));
+  for (const std::string& type : types) {
+    if (type == "full_attention") continue;
+    return fields.refuse_unsupported("layer_types",
+                                     fmt::format("has {}, expected 'full_attention'", weights::quote_name(type)));
+  }
+  return base::ok_status();
+}
+
 base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config) {
   TESSERA_ASSIGN_OR_RETURN(config.vocab_size, fields.integer("vocab_size", {1, limits::kVocabularyMax}));
   TESSERA_ASSIGN_OR_RETURN(config.hidden_size, fields.integer("hidden_size", {1, limits::kHiddenMax}));
