@@ -48,8 +48,7 @@ class LoadTest : public testing::Test {
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
   void write_recipe(const std::string& name) {
-    const base::Status status = test_support::write_recipe_checkpoint(
-        std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/goldens/tiny" / name, folder_.path());
+    const base::Status status = test_support::write_recipe_checkpoint(name, folder_.path());
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
   // Rewrites the single file with its tensors as `change` leaves them.

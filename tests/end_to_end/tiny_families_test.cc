@@ -41,26 +41,6 @@ constexpr double kRoundedErrorMax = 2e-2;
 // A prompt longer than this is not computed token by token on the reference backend: its beginning is one chunk.
 constexpr std::int64_t kTokenByTokenMax = 100;
 
-const std::filesystem::path kGoldens = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/goldens/tiny";
-
-constexpr const char* kCheckpoints[] = {
-    "llama",
-    "qwen2",
-    "qwen3",
-    "deepseek_v3",
-    "deepseek_v3_groups_yarn",
-    "deepseek_v3_one_step_queries",
-    "kimi_k2",
-    "kimi_k2_f8_block",
-    "kimi_k26_int4",
-    "glm4_moe",
-    "glm4_moe_air",
-    "glm4_moe_f8_channel",
-    "glm_moe_dsa",
-    "glm_moe_dsa_topk2048",
-    "glm_moe_dsa_f8_block",
-};
-
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file) << path;
@@ -134,11 +114,11 @@ Golden read_golden(const std::filesystem::path& folder) {
   return g;
 }
 
-class TinyFamily : public testing::TestWithParam<const char*> {
+class TinyFamily : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    golden_ = read_golden(kGoldens / GetParam());
-    const base::Status status = test_support::write_recipe_checkpoint(kGoldens / GetParam(), folder_.path());
+    golden_ = read_golden(test_support::tiny_goldens_dir() / GetParam());
+    const base::Status status = test_support::write_recipe_checkpoint(GetParam(), folder_.path());
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
   void load(std::unique_ptr<ops::Backend> backend) {
@@ -311,17 +291,8 @@ TEST_P(TinyFamily, SimdWithinTheTargets) {
   EXPECT_LT(bf16, kRoundedErrorMax);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TinyFamily, testing::ValuesIn(kCheckpoints),
-                         [](const testing::TestParamInfo<const char*>& tested) { return std::string(tested.param); });
-
-// Whoever adds a checkpoint to the goldens adds it here.
-TEST(TinyFamilies, AllAreTested) {
-  std::set<std::string> folders;
-  for (const auto& entry : std::filesystem::directory_iterator(kGoldens)) {
-    if (entry.is_directory()) folders.insert(entry.path().filename().string());
-  }
-  EXPECT_EQ(folders, std::set<std::string>(std::begin(kCheckpoints), std::end(kCheckpoints)));
-}
+INSTANTIATE_TEST_SUITE_P(All, TinyFamily, testing::ValuesIn(test_support::tiny_checkpoint_names()),
+                         [](const testing::TestParamInfo<std::string>& tested) { return tested.param; });
 
 }  // namespace
 }  // namespace tessera

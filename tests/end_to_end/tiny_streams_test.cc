@@ -3,7 +3,6 @@
 // same prompt gets alone. (That the answers are the right ones is tiny_families_test's business.)
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,8 +34,7 @@ class TinyStreams : public testing::TestWithParam<const char*> {};
 
 TEST_P(TinyStreams, EveryAnswerIsItsSoloAnswer) {
   const test_support::TemporaryFolder folder("tiny_streams");
-  const base::Status written = test_support::write_recipe_checkpoint(
-      std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/goldens/tiny" / GetParam(), folder.path());
+  const base::Status written = test_support::write_recipe_checkpoint(GetParam(), folder.path());
   ASSERT_TRUE(written.ok()) << written.to_string();
   const std::unique_ptr<ops::Backend> backend = std::move(*backends::cpu::make_simd_backend({}));
   const auto model = models::load_model(folder.path(), *backend);
