@@ -10,6 +10,7 @@
 
 #include "chat_client.h"
 #include "inspect.h"
+#include "plan.h"
 #include "serve.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/logging.h"
@@ -166,6 +167,78 @@ void add_inspect(CLI::App& app, InspectOptions& options) {
   inspect.add_flag("--json", options.json, "For programs.");
 }
 
+void add_plan(CLI::App& app, PlanOptions& options) {
+  CLI::App& plan = *app.add_subcommand(
+      "plan", "Say what a model needs of memory and time on given GPUs, from its configuration alone.");
+  plan.add_option("--model-path,--model", options.model, "A model folder, or a config.json.")->required();
+  plan.add_flag("--json", options.json, "For programs.");
+  plan.add_flag("--require-fit", options.require_fit,
+                "End with status 1 where a pool's weights, or one sequence of the longest --context, do not fit.");
+
+  const std::string machine = "GPUs";
+  plan.add_option("--gpu", options.gpu, "h200, h100, b200, a100.")->capture_default_str()->group(machine);
+  plan.add_option("--tp-size,--tensor-parallel-size,--tp", options.tp, "GPUs of one tensor-parallel group.")
+      ->capture_default_str()
+      ->group(machine);
+  plan.add_option("--gpus", options.gpus, "GPUs of each pool, a multiple of --tp; 0: as many as --tp.")
+      ->capture_default_str()
+      ->group(machine);
+  plan.add_option("--reserve", options.reserve,
+                  "Memory of each GPU that neither weights nor KV get: 10%, 0.1, 14GB, 13GiB, or bytes.")
+      ->capture_default_str()
+      ->group(machine);
+  plan.add_option("--gpu-memory", options.gpu_memory, "Instead of the GPU's nominal memory: 141GB, 139GiB, or bytes.")
+      ->group(machine);
+  plan.add_option("--read-bandwidth", options.read_bandwidth, "Bytes a second, instead of the table's.")
+      ->group(machine);
+  plan.add_option("--flops-bf16", options.flops_bf16, "FLOP/s of dense BF16 products, instead of the table's.")
+      ->group(machine);
+  plan.add_option("--flops-fp8", options.flops_fp8, "FLOP/s of dense FP8 products, instead of the table's.")
+      ->group(machine);
+
+  const std::string precision = "Precision";
+  plan.add_option(
+          "--weights", options.weights,
+          "Of both pools: as-stored, bf16, fp8 (blocks of 128x128), fp8-channel, int4 (routed experts in groups "
+          "of 32, the rest BF16), int4-fp8 (the rest FP8).")
+      ->capture_default_str()
+      ->group(precision);
+  plan.add_option("--prefill-weights", options.prefill_weights, "Of the prefill pool alone.")->group(precision);
+  plan.add_option("--decode-weights", options.decode_weights, "Of the decode pool alone.")->group(precision);
+  plan.add_option("--decode-kv-b-proj", options.decode_kv_b_proj,
+                  "How decode holds latent attention's kv_b_proj: bf16 (absorbed by head), or as-weights.")
+      ->capture_default_str()
+      ->group(precision);
+  plan.add_option("--kv-cache-dtype", options.kv_cache_dtype,
+                  "Of both pools: auto (prefill bf16, decode fp8_e4m3), bf16, fp8_e4m3, f32.")
+      ->capture_default_str()
+      ->group(precision);
+  plan.add_option("--prefill-kv-cache-dtype", options.prefill_kv_cache_dtype, "Of the prefill pool alone.")
+      ->group(precision);
+  plan.add_option("--decode-kv-cache-dtype", options.decode_kv_cache_dtype, "Of the decode pool alone.")
+      ->group(precision);
+  plan.add_option("--page-size,--block-size", options.page_size, "Tokens of a KV page.")
+      ->capture_default_str()
+      ->group(precision);
+
+  const std::string load = "Load";
+  plan.add_option("--context", options.contexts, "Tokens of a sequence, and of a prompt; several with commas.")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(load);
+  plan.add_option("--batch", options.batches, "Sequences of a decode step; several with commas.")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(load);
+  plan.add_option("--routing", options.routing, "uniform, or zipf:S: an expert's share falls with its rank to the S.")
+      ->capture_default_str()
+      ->group(load);
+  plan.add_option("--held-tokens", options.held_tokens,
+                  "Print the reserve that would explain holding so many tokens; several with commas.")
+      ->delimiter(',')
+      ->group(load);
+}
+
 base::Status run_chat_command(ChatCommand& command) {
   TESSERA_ASSIGN_OR_RETURN(const ServerAddress address, parse_url(command.url));
   command.options.server.host = address.host;
@@ -202,9 +275,11 @@ int run(int argc, char** argv) {
   serve.version = TESSERA_VERSION;
   ChatCommand chat;
   InspectOptions inspect;
+  PlanOptions plan;
   add_serve(app, serve);
   add_chat(app, chat);
   add_inspect(app, inspect);
+  add_plan(app, plan);
   std::vector<std::string> arguments = with_config(std::vector<std::string>(argv + 1, argv + argc));
   std::ranges::reverse(arguments);  // As CLI11 takes a vector.
   try {
@@ -218,8 +293,10 @@ int run(int argc, char** argv) {
     status = run_serve(serve);
   } else if (app.got_subcommand("chat")) {
     status = run_chat_command(chat);
-  } else {
+  } else if (app.got_subcommand("inspect")) {
     status = run_inspect(inspect);
+  } else {
+    status = run_plan(plan);
   }
   if (status.ok()) return 0;
   std::cerr << "tessera: " << status.message() << std::endl;

@@ -35,7 +35,7 @@ def write_checkpoint(path, header, body):
 
 def check_help(tessera):
     for arguments, words in (
-        (["--help"], ["serve", "chat", "inspect"]),
+        (["--help"], ["serve", "chat", "inspect", "plan"]),
         (["serve", "--help"], ["--model-path", "--kv-cache-dtype", "--role", "--page-size", "--config"]),
         (["chat", "--help"], ["--url", "--once"]),
         (["inspect", "--help"], ["--json"]),

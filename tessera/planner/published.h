@@ -1,0 +1,36 @@
+// Token counts that others published for their own systems, and the reserve that would explain each. Nothing is fitted
+// to them: they are set beside the plan.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tessera/ops/kv_layout.h"
+#include "tessera/planner/model_facts.h"
+#include "tessera/planner/weight_memory.h"
+
+namespace tessera::planner {
+
+// A published count of KV tokens held by one tensor-parallel group.
+struct PublishedTokens {
+  std::string_view model;  // As published.
+  // By which the model is recognised in a configuration.
+  std::int64_t num_hidden_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t n_routed_experts = 0;
+  std::string_view gpu;
+  std::int32_t tp = 1;
+  WeightRecipe recipe = WeightRecipe::kAsStored;
+  ops::KvFormat format = ops::KvFormat::kBF16;
+  std::string_view format_note;  // Where the publication does not say the format.
+  std::int64_t tokens = 0;
+  bool describes(const ModelFacts& facts) const {
+    return facts.num_hidden_layers == num_hidden_layers && facts.hidden_size == hidden_size &&
+           facts.n_routed_experts == n_routed_experts;
+  }
+};
+
+std::span<const PublishedTokens> published_tokens();
+
+}  // namespace tessera::planner
