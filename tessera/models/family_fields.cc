@@ -119,7 +119,7 @@ base::Status expect_one(const ConfigFields& fields, std::string_view field) {
 
 // Fields of relatives that change what is computed. Absent or null, or at the value that changes nothing, they are
 // fine; anything else would be computed wrongly here, so it is refused instead of ignored.
-base::Status refuse_foreign_mathematics(const ConfigFields& fields) {
+base::Status refuse_foreign_mathematics(const ConfigFields& fields, const ModelConfig& config) {
   for (const std::string_view field :
        {"pretraining_tp", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"}) {
     TESSERA_RETURN_IF_ERROR(expect_one(fields, field));
@@ -134,6 +134,13 @@ base::Status refuse_foreign_mathematics(const ConfigFields& fields) {
   // Files that have the switch above give the window's size also when it is off.
   if (fields.has("sliding_window") && !fields.has("use_sliding_window")) {
     return fields.refuse_unsupported("sliding_window", "is not computed, expected none or null");
+  }
+  if (!fields.has("layer_types")) return base::ok_status();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> types, fields.texts("layer_types", config.num_hidden_layers));
+  for (const std::string& type : types) {
+    if (type == "full_attention") continue;
+    return fields.refuse_unsupported("layer_types",
+                                     fmt::format("has {}, expected 'full_attention'", weights::quote_name(type)));
   }
   return base::ok_status();
 }
@@ -180,18 +187,6 @@ base::Status expect_integer(const ConfigFields& fields, std::string_view field, 
   return fields.refuse_unsupported(field, fmt::format("is {}, expected {}", value, expected));
 }
 
-base::Status expect_full_attention(const ConfigFields& fields, const ModelConfig& config) {
-  TESSERA_RETURN_IF_ERROR(expect_boolean(fields, "use_sliding_window", false, false));
-  if (!fields.has("layer_types")) return base::ok_status();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> types, fields.texts("layer_types", config.num_hidden_layers));
-  for (const std::string& type : types) {
-    if (type == "full_attention") continue;
-    return fields.refuse_unsupported("layer_types",
-                                     fmt::format("has {}, expected 'full_attention'", weights::quote_name(type)));
-  }
-  return base::ok_status();
-}
-
 base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config) {
   TESSERA_ASSIGN_OR_RETURN(config.vocab_size, fields.integer("vocab_size", {1, limits::kVocabularyMax}));
   TESSERA_ASSIGN_OR_RETURN(config.hidden_size, fields.integer("hidden_size", {1, limits::kHiddenMax}));
@@ -206,7 +201,7 @@ base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config
   TESSERA_ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.boolean_or("tie_word_embeddings", false));
   TESSERA_ASSIGN_OR_RETURN(const std::string activation, fields.text("hidden_act"));
   TESSERA_RETURN_IF_ERROR(expect_text(fields, "hidden_act", "silu"));
-  return refuse_foreign_mathematics(fields);
+  return refuse_foreign_mathematics(fields, config);
 }
 
 base::Status read_rope_fields(const ConfigFields& fields, RopeTypes types, ModelConfig& config) {

@@ -40,7 +40,4 @@ base::Status expect_boolean(const ConfigFields& fields, std::string_view field, 
 base::Status expect_text(const ConfigFields& fields, std::string_view field, std::string_view expected);
 base::Status expect_integer(const ConfigFields& fields, std::string_view field, std::int64_t expected);
 
-// use_sliding_window and layer_types, where they are there: every layer sees the whole context.
-base::Status expect_full_attention(const ConfigFields& fields, const ModelConfig& config);
-
 }  // namespace tessera::models

@@ -12,8 +12,7 @@ base::Status read_qwen2_fields(const ConfigFields& fields, ModelConfig& config) 
   TESSERA_RETURN_IF_ERROR(read_decoder_fields(fields, config));
   TESSERA_RETURN_IF_ERROR(read_gqa_fields(fields, HeadDim::kMayBeMissing, PartialRotary::kNone, config));
   config.gqa->qkv_bias = QkvBias::kPresent;  // Always; there is no field for it.
-  TESSERA_RETURN_IF_ERROR(read_rope_fields(fields, RopeTypes::kDefault, config));
-  return expect_full_attention(fields, config);
+  return read_rope_fields(fields, RopeTypes::kDefault, config);
 }
 
 DecoderTensors describe_qwen2(const ModelConfig& config) { return describe_decoder(config, {}); }

@@ -13,8 +13,7 @@ base::Status read_qwen3_fields(const ConfigFields& fields, ModelConfig& config) 
   TESSERA_RETURN_IF_ERROR(read_gqa_fields(fields, HeadDim::kRequired, PartialRotary::kNone, config));
   config.gqa->qk_norm = QkNorm::kPresent;
   TESSERA_RETURN_IF_ERROR(read_rope_fields(fields, RopeTypes::kDefault, config));
-  TESSERA_RETURN_IF_ERROR(expect_boolean(fields, "attention_bias", false, false));
-  return expect_full_attention(fields, config);
+  return expect_boolean(fields, "attention_bias", false, false);
 }
 
 DecoderTensors describe_qwen3(const ModelConfig& config) { return describe_decoder(config, {}); }
