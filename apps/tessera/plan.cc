@@ -87,7 +87,7 @@ base::Result<models::ModelConfig> read_model(const std::filesystem::path& path) 
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return models::read_config(path);
   TESSERA_ASSIGN_OR_RETURN(const std::string text, weights::read_text_file(path, base::limits::kConfigFileBytesMax));
-  return models::parse_config(text, std::nullopt);
+  return models::parse_config(text);
 }
 
 base::Result<planner::Gpu> read_gpu(const PlanOptions& options) {

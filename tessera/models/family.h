@@ -36,15 +36,15 @@ struct LoadedModel {
   ModelConfig config;
   ops::Backend* backend = nullptr;
   weights::Checkpoint checkpoint;
-  std::vector<weights::StoredWeight> converted;  // The weights whose scales had to be converted, for those.
+  std::vector<weights::StoredWeight> converted = {};  // The weights whose scales had to be converted, for those.
   // Beside ModelDescription::tensors; empty where a tensor went into one of the two below.
-  std::vector<ops::Weight> weights;
-  std::vector<ops::ExpertStack> expert_stacks;  // Beside ModelDescription::expert_stacks.
-  std::vector<ops::MlaUpProjection> mla_ups;    // Beside ModelDescription::mla_ups.
+  std::vector<ops::Weight> weights = {};
+  std::vector<ops::ExpertStack> expert_stacks = {};  // Beside ModelDescription::expert_stacks.
+  std::vector<ops::MlaUpProjection> mla_ups = {};    // Beside ModelDescription::mla_ups.
   std::int64_t weight_bytes = 0;
-  SkippedTensors skipped;
-  std::string weight_format;
-  std::string digest;
+  SkippedTensors skipped = {};
+  std::string weight_format = {};
+  std::string digest = {};
 };
 
 struct FamilyEntry {

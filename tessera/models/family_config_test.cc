@@ -289,7 +289,7 @@ TEST(FamilyConfig, QwenFamilies) {
   EXPECT_THAT(parse_config(head + R"("head_dim": 64, )" + sliding).error().message(),
               HasSubstr("use_sliding_window: is true, expected false"));
   EXPECT_THAT(
-      parse_config(head + R"("head_dim": 64, "layer_types": ["full_attention", "sliding_attention"], )" + common, {})
+      parse_config(head + R"("head_dim": 64, "layer_types": ["full_attention", "sliding_attention"], )" + common)
           .error()
           .message(),
       HasSubstr("layer_types: has 'sliding_attention', expected 'full_attention'"));

@@ -125,7 +125,7 @@ TEST(MakePlan, RefusesWhatCannotBeDivided) {
 
 TEST(MakePlan, RefusesAbsurdConfigurations) {
   const auto parse = [](std::string_view from, std::string_view to) {
-    return models::parse_config(config_text("kimi-k2.6.json", from, to), std::nullopt);
+    return models::parse_config(config_text("kimi-k2.6.json", from, to));
   };
   EXPECT_THAT(parse("\"num_hidden_layers\": 61", "\"num_hidden_layers\": 1000000000").error().message(),
               HasSubstr("num_hidden_layers"));

@@ -17,7 +17,7 @@
 namespace tessera::planner {
 
 inline models::ModelConfig config_of(std::string_view json) {
-  auto config = models::parse_config(json, std::nullopt);
+  auto config = models::parse_config(json);
   if (!config.has_value()) throw std::runtime_error(config.error().to_string());
   return *std::move(config);
 }

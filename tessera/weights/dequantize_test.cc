@@ -30,7 +30,9 @@ using test_support::RecipeTensor;
 std::string sha256(std::span<const std::byte> bytes) {
   std::array<unsigned char, 32> sha{};
   EXPECT_EQ(EVP_Digest(bytes.data(), bytes.size(), sha.data(), nullptr, EVP_sha256(), nullptr), 1);
-  return fmt::format("{:02x}", fmt::join(sha, ""));
+  std::string hex;
+  for (const unsigned char byte : sha) hex += fmt::format("{:02x}", byte);
+  return hex;
 }
 
 json::value read_json(const std::filesystem::path& path) {

@@ -1,5 +1,6 @@
 #include "tessera/weights/quantization.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -245,8 +246,8 @@ TEST(QuantizationConfig, CompressedTensorsRefusals) {
 TEST(QuantizationConfig, OtherMethodsAndTexts) {
   using enum StatusCode;
   for (const char* method : {"awq", "gptq", "bitsandbytes", "modelopt", "mxfp4"}) {
-    expect_refused(with(kFp8, "\"fp8\"", "\"" + std::string(method) + "\""), kUnimplemented,
-                   "quant_method is '" + std::string(method) + "', expected fp8 or compressed-tensors");
+    expect_refused(with(kFp8, "\"fp8\"", fmt::format("\"{}\"", method)), kUnimplemented,
+                   fmt::format("quant_method is '{}', expected fp8 or compressed-tensors", method));
   }
   expect_refused("{}", kInvalidArgument, "quant_method is missing");
   expect_refused(R"({"quant_method":7})", kInvalidArgument, "quant_method is '7', expected a string");
