@@ -2,7 +2,6 @@
 // channels) and transformers (FP8 blocks) make of them: tests/goldens/README.md, "tiny".
 #include "tests/support/dequantize.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 
@@ -31,7 +30,9 @@ std::string sha256(std::span<const std::byte> bytes) {
   std::array<unsigned char, 32> sha{};
   EXPECT_EQ(EVP_Digest(bytes.data(), bytes.size(), sha.data(), nullptr, EVP_sha256(), nullptr), 1);
   std::string hex;
-  for (const unsigned char byte : sha) hex += fmt::format("{:02x}", byte);
+  for (const unsigned char byte : sha) {
+    for (const int digit : {byte >> 4, byte & 15}) hex += "0123456789abcdef"[digit];
+  }
   return hex;
 }
 

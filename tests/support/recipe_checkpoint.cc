@@ -113,7 +113,9 @@ void append_code(std::vector<std::byte>& bytes, base::DType dtype, std::uint64_t
 }
 
 std::string header_line(const RecipeTensor& tensor) {
-  return fmt::format("{} {} {}\n", tensor.name, base::dtype_name(tensor.dtype), fmt::join(tensor.shape, "x"));
+  std::string shape;
+  for (const std::int64_t extent : tensor.shape) shape += (shape.empty() ? "" : "x") + std::to_string(extent);
+  return fmt::format("{} {} {}\n", tensor.name, base::dtype_name(tensor.dtype), shape);
 }
 
 std::string shard_name(std::int64_t shard, std::int64_t shards) {
@@ -216,7 +218,11 @@ std::string recipe_fingerprint(std::string_view checkpoint, std::vector<RecipeTe
   }
   std::array<unsigned char, 32> sha{};
   TESSERA_CHECK(EVP_DigestFinal_ex(context.get(), sha.data(), nullptr) == 1);
-  return fmt::format("{:02x}", fmt::join(sha, ""));
+  std::string hex;
+  for (const unsigned char byte : sha) {
+    for (const int digit : {byte >> 4, byte & 15}) hex += "0123456789abcdef"[digit];
+  }
+  return hex;
 }
 
 base::Status write_recipe_checkpoint(std::string_view name, const fs::path& dir) {
