@@ -23,9 +23,12 @@ std::string gib(std::int64_t bytes) { return gib(static_cast<double>(bytes)); }
 
 // 1234567 as "1,234,567".
 std::string grouped(std::int64_t value) {
-  std::string text = fmt::format("{}", value);
-  for (auto place = std::ssize(text) - 3; place > (value < 0 ? 1 : 0); place -= 3) {
-    text.insert(static_cast<std::size_t>(place), ",");
+  const std::string digits = fmt::format("{}", value);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const bool groups_follow = (digits.size() - i) % 3 == 0;
+    if (groups_follow && i > (value < 0 ? 1u : 0u)) text += ',';
+    text += digits[i];
   }
   return text;
 }

@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
             "BothRopeSpellings", R"("rope_scaling": null)",
             R"("rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"})",
             kInvalid, "rope_scaling: is there beside rope_parameters"},
-        Refused{"PartialRotary", R"("mlp_bias": false)", R"("partial_rotary_factor": 1.5)", kInvalid,
+        Refused{"PartialRotaryFactor", R"("mlp_bias": false)", R"("partial_rotary_factor": 1.5)", kInvalid,
                 "partial_rotary_factor: is 1.5"},
         Refused{"OddPartialRotary", R"("mlp_bias": false)", R"("partial_rotary_factor": 0.33)", kInvalid,
                 "partial_rotary_factor: rotates 21 of 64 elements"},

@@ -74,14 +74,14 @@ struct MlaAttentionParams {
 // ascending.
 struct DsaSelectParams {
   ConstMatrix q;                               // [tokens, index_n_heads * index_head_dim], rotated.
-  ConstMatrix weights;                         // [tokens, index_n_heads], already times index_n_heads^-0.5.
+  ConstMatrix weights;                         // [tokens, index_n_heads]
   std::span<const std::int32_t> cu_seqlens_q;  // host, [rows + 1]
   VerifiedPages pages;
   KvCacheView cache;  // Its layout has index keys in `layer`.
   std::int32_t layer = 0;
   std::int32_t index_n_heads = 0;
   std::int32_t index_head_dim = 0;
-  float softmax_scale = 1.0f;    // index_head_dim^-0.5.
+  float softmax_scale = 1.0f;    // > 0: (index_head_dim * index_n_heads)^-0.5, the weights' own factor taken in.
   TokenSelection selection;      // Out; selection.width is index_topk.
   std::byte* scratch = nullptr;  // Backend::dsa_select_scratch_bytes(...), 256-byte aligned.
 };

@@ -248,7 +248,9 @@ TEST_P(MoeExpertsTest, UsesMappedWeightsInPlace) {
     }
     auto stack = backend().prepare_experts({gate, up, down});
     ASSERT_TRUE(stack.has_value());
-    if (device_.arithmetic() == Arithmetic::kDouble) EXPECT_EQ(stack->bytes(), 0);
+    if (device_.arithmetic() == Arithmetic::kDouble) {
+      EXPECT_EQ(stack->bytes(), 0);
+    }
     EXPECT_TRUE(same_bits(run(*stack, tokens), run(prepare(experts), tokens)));
   }
 }

@@ -175,7 +175,9 @@ TEST_P(QuantizedLinearTest, UsesMappedBytesWhereverTheyLie) {
       EXPECT_TRUE(same_bits(run(weight, in), expected)) << "offset " << offset;
       // There is no second copy of a quantized weight.
       const bool quantized = !stored.scales.empty();
-      if (quantized && device_.arithmetic() == Arithmetic::kDouble) EXPECT_EQ(weight.storage.bytes(), 0);
+      if (quantized && device_.arithmetic() == Arithmetic::kDouble) {
+        EXPECT_EQ(weight.storage.bytes(), 0);
+      }
     }
   }
 }

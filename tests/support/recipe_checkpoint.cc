@@ -114,7 +114,7 @@ void append_code(std::vector<std::byte>& bytes, base::DType dtype, std::uint64_t
 
 std::string header_line(const RecipeTensor& tensor) {
   std::string shape;
-  for (const std::int64_t extent : tensor.shape) shape += (shape.empty() ? "" : "x") + std::to_string(extent);
+  for (const std::int64_t extent : tensor.shape) shape += fmt::format("{}{}", shape.empty() ? "" : "x", extent);
   return fmt::format("{} {} {}\n", tensor.name, base::dtype_name(tensor.dtype), shape);
 }
 
