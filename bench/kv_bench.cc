@@ -60,7 +60,7 @@ void scatter_pages(benchmark::State& state, ops::KvFormat format) {
   const auto stream = backend().make_stream();
   backend().gather_pages(
       *stream, {checked.pages, kv.cache(), layout, 0, 0, 0, pages, kDigestKey, images.data(), digests.data()});
-  const double bytes = static_cast<double>(layout.token_layer_bytes()) * kTokens;
+  const double bytes = static_cast<double>(layout.token_layer_bytes(0)) * kTokens;
   run_op(state, bytes, 0.0, [&] { backend().scatter_pages(*stream, {checked.slots, kv.cache(), 0, images.data()}); });
 }
 BENCHMARK_CAPTURE(scatter_pages, bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
@@ -74,7 +74,7 @@ void digest_pages(benchmark::State& state, ops::KvFormat format) {
   const std::int32_t pages = kTokens / layout.page_size;
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(pages));
   const auto stream = backend().make_stream();
-  const double bytes = static_cast<double>(layout.token_layer_bytes()) * kTokens;
+  const double bytes = static_cast<double>(layout.token_layer_bytes(0)) * kTokens;
   run_op(state, bytes, 0.0, [&] {
     backend().digest_pages(*stream, {checked.pages, kv.cache(), 0, 0, 0, pages, kDigestKey, digests.data()});
   });

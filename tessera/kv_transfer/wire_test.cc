@@ -111,7 +111,7 @@ TEST(Wire, BytesAreAsDocumented) {
   std::vector<std::byte> message = encode(0x0102030405060708u, 0x1112131415161718u, Accept{0x21222324});
   ASSERT_EQ(message.size(), 52u);
   std::fill(message.begin() + 32, message.begin() + 48, std::byte{0});
-  EXPECT_EQ(message, bytes_of({'T',  'S',  'K',  'V',  2,    0,    3, 0, 8, 7, 6, 5, 4,    3,    2,    1,   0x18, 0x17,
+  EXPECT_EQ(message, bytes_of({'T',  'S',  'K',  'V',  3,    0,    3, 0, 8, 7, 6, 5, 4,    3,    2,    1,   0x18, 0x17,
                                0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 4, 0, 0, 0, 0, 0, 0,    0,    0,    0,   0,    0,
                                0,    0,    0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0x24, 0x23, 0x22, 0x21}));
 }

@@ -242,6 +242,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "index_topk_pattern: expected one letter F or S for each of 78 layers"},
         Refused{"FewMlpTypes", kGlm5, R"("index_topk_freq": 4)", R"("mlp_layer_types": ["dense"])", kInvalid,
                 "mlp_layer_types: has 1 entries, expected num_hidden_layers 78"},
+        Refused{"OddRotary", kGlm4, R"("partial_rotary_factor": 0.5)", R"("partial_rotary_factor": 0.336)", kInvalid,
+                "partial_rotary_factor: rotates 43 of 128 elements"},
         Refused{"UnknownMlpType", kGlm5, R"("index_topk_freq": 4)", R"("mlp_layer_types": ["moe"])", kUnsupported,
                 "mlp_layer_types: has 'moe'"},
         Refused{"Yarn", kGlm4, R"("rope_scaling": null)", R"("rope_scaling": {"type": "yarn", "factor": 4})",

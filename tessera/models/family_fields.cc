@@ -58,16 +58,16 @@ base::Status read_mlp_layer_types(const ConfigFields& fields, ModelConfig& confi
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            fields.texts("mlp_layer_types", config.num_hidden_layers));
-  if (std::ssize(names) != config.num_hidden_layers) {
-    return fields.refuse("mlp_layer_types", fmt::format("has {} entries, expected num_hidden_layers {}", names.size(),
-                                                        config.num_hidden_layers));
-  }
   for (const std::string& name : names) {
     if (name != "dense" && name != "sparse") {
       return fields.refuse_unsupported("mlp_layer_types",
                                        fmt::format("has {}, expected 'dense' or 'sparse'", weights::quote_name(name)));
     }
     types.push_back(name == "dense" ? MlpType::kDense : MlpType::kSparse);
+  }
+  if (std::ssize(types) != config.num_hidden_layers) {
+    return fields.refuse("mlp_layer_types", fmt::format("has {} entries, expected num_hidden_layers {}", types.size(),
+                                                        config.num_hidden_layers));
   }
   return base::ok_status();
 }

@@ -17,7 +17,6 @@
 #include "tessera/models/weight_loader.h"
 #include "tessera/weights/mapped_file.h"
 #include "tessera/weights/safetensors_writer.h"
-#include "tests/support/failing_backend.h"
 #include "tests/support/recipe_checkpoint.h"
 #include "tests/support/sequence_runner.h"
 #include "tests/support/temporary_folder.h"
@@ -246,9 +245,13 @@ TEST_F(LoadTest, NoFolder) {
 TEST_F(LoadTest, AWorkspaceThatCannotBeHadIsRefused) {
   write({});
   const std::unique_ptr<Model> model = load();
-  EXPECT_EQ(model->make_workspace({.tokens_max = 1ll << 62}).error().code(), StatusCode::kOutOfRange);
-  EXPECT_EQ(model->make_workspace({.tokens_max = 1ll << 40}).error().code(), StatusCode::kResourceExhausted);
-  const auto workspace = model->make_workspace({.tokens_max = 8});
+  for (const WorkspaceLimits& limits : {WorkspaceLimits{.tokens_max = 1ll << 62, .context_tokens_max = 64},
+                                        WorkspaceLimits{.tokens_max = 0, .context_tokens_max = 64},
+                                        WorkspaceLimits{.tokens_max = 8, .context_tokens_max = 1ll << 62},
+                                        WorkspaceLimits{.tokens_max = 8, .context_tokens_max = 0}}) {
+    EXPECT_EQ(model->make_workspace(limits).error().code(), StatusCode::kOutOfRange);
+  }
+  const auto workspace = model->make_workspace({.tokens_max = 8, .context_tokens_max = 64});
   ASSERT_TRUE(workspace.has_value());
   EXPECT_EQ((*workspace)->device_bytes(), 8 * 4 * (2 * 64 + 2 * (4 + 2) * 16));
 }
