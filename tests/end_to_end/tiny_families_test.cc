@@ -202,6 +202,9 @@ class TinyFamily : public testing::TestWithParam<std::string> {
   std::unique_ptr<models::Model> model_;
 };
 
+class TinyExperts : public TinyFamily {};      // Of those with experts.
+class TinyShortPrompt : public TinyFamily {};  // Of those whose prompt the reference backend computes often.
+
 TEST_P(TinyFamily, PromptInOnePiece) {
   load_reference();
   const double error = prompt_error(ops::KvFormat::kF32);
@@ -265,8 +268,7 @@ TEST_P(TinyFamily, GreedyTokens) {
 }
 
 // The discrete choices, apart from what they lead to: a wrong one may change the logits by less than the tolerance.
-TEST_P(TinyFamily, ExpertsAndSelectedPositions) {
-  if (golden_.experts.empty()) GTEST_SKIP() << "dense feed-forward and attention";
+TEST_P(TinyExperts, ExpertsAndSelectedPositions) {
   load_reference();
   const std::int64_t count = std::ssize(golden_.prompt);
   SequenceRunner run = runner(ops::KvFormat::kF32, count);
@@ -298,8 +300,7 @@ TEST_P(TinyFamily, ExpertsAndSelectedPositions) {
 }
 
 // A token costs the same bits however it is batched: a prompt in two chunks, and tokens replayed in one row.
-TEST_P(TinyFamily, ChunksAndReplayAreTheSameBits) {
-  if (std::ssize(golden_.prompt) > kTokenByTokenMax) GTEST_SKIP() << "long; the short checkpoint shows it";
+TEST_P(TinyShortPrompt, ChunksAndReplayAreTheSameBits) {
   load_reference();
   const std::span<const std::int32_t> prompt = golden_.prompt;
   SequenceRunner whole = runner(ops::KvFormat::kF32, 64);
@@ -352,8 +353,22 @@ TEST_P(TinyFamily, SimdWithinTheTargets) {
   EXPECT_LT(bf16, kRoundedErrorMax);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TinyFamily, testing::ValuesIn(test_support::tiny_checkpoint_names()),
-                         [](const testing::TestParamInfo<std::string>& tested) { return tested.param; });
+std::vector<std::string> names_where(bool (*holds)(const Golden&)) {
+  std::vector<std::string> names = test_support::tiny_checkpoint_names();
+  std::erase_if(names,
+                [&](const std::string& name) { return !holds(read_golden(test_support::tiny_goldens_dir() / name)); });
+  return names;
+}
+
+std::string name_of(const testing::TestParamInfo<std::string>& tested) { return tested.param; }
+
+INSTANTIATE_TEST_SUITE_P(All, TinyFamily, testing::ValuesIn(test_support::tiny_checkpoint_names()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, TinyExperts,
+                         testing::ValuesIn(names_where([](const Golden& g) { return !g.experts.empty(); })), name_of);
+INSTANTIATE_TEST_SUITE_P(All, TinyShortPrompt, testing::ValuesIn(names_where([](const Golden& g) {
+                           return std::ssize(g.prompt) <= kTokenByTokenMax;
+                         })),
+                         name_of);
 
 }  // namespace
 }  // namespace tessera
