@@ -39,6 +39,9 @@ using test_support::WantedLogits;
 // Targets: norm of the difference over norm of the reference, at each position.
 constexpr double kReferenceErrorMax = 1e-5;
 constexpr double kRoundedErrorMax = 2e-2;
+// Not a target: three bits of mantissa are off by up to 2^-4 in every element of KV. Of the median position, since with
+// random weights some token takes another expert, which makes it another model.
+constexpr double kFp8PagesErrorMax = 1e-1;
 // A prompt longer than this is not computed token by token on the reference backend: its beginning is one chunk.
 constexpr std::int64_t kTokenByTokenMax = 100;
 
@@ -176,24 +179,38 @@ class TinyFamily : public testing::TestWithParam<std::string> {
   }
   std::int64_t vocab() const { return model_->config().vocab_size; }
 
-  // Compares the logits of prompt tokens first, first + 1, ... where the golden has them; returns the worst error.
-  double worst_error(std::span<const float> logits, std::int32_t first) const {
-    double worst = 0.0;
+  // Compares the logits of prompt tokens first, first + 1, ... where the golden has them; returns each error.
+  std::vector<double> errors(std::span<const float> logits, std::int32_t first) const {
+    std::vector<double> found;
     const std::int64_t rows = std::ssize(logits) / vocab();
     for (std::size_t i = 0; i < golden_.positions.size(); ++i) {
       const std::int32_t at = golden_.positions[i] - first;
       if (at < 0 || at >= rows) continue;
       const auto row = logits.subspan(static_cast<std::size_t>(at * vocab()), static_cast<std::size_t>(vocab()));
-      worst = std::max(worst, relative_error(row, golden_.row(i)));
+      found.push_back(relative_error(row, golden_.row(i)));
     }
+    return found;
+  }
+  double worst_error(std::span<const float> logits, std::int32_t first) const {
+    double worst = 0.0;
+    for (const double error : errors(logits, first)) worst = std::max(worst, error);
     return worst;
   }
-  double prompt_error(ops::KvFormat format) const {
+  std::vector<double> prompt_errors(ops::KvFormat format) const {
     SequenceRunner run = runner(format, std::ssize(golden_.prompt));
-    return worst_error(run.step(golden_.prompt, WantedLogits::kAll), 0);
+    return errors(run.step(golden_.prompt, WantedLogits::kAll), 0);
   }
-  void report(const char* what, double error) const {
-    fmt::print("{}: {}: worst relative error {:.2e}\n", GetParam(), what, error);
+  void expect_rounded(const std::string& what) const {
+    const double bf16 = std::ranges::max(prompt_errors(ops::KvFormat::kBF16));
+    report(what + ", BF16 pages: worst", bf16);
+    EXPECT_LT(bf16, kRoundedErrorMax);
+    std::vector<double> fp8 = prompt_errors(ops::KvFormat::kF8E4M3);
+    std::ranges::sort(fp8);
+    report(what + ", FP8 pages: median", fp8[fp8.size() / 2]);
+    EXPECT_LT(fp8[fp8.size() / 2], kFp8PagesErrorMax);
+  }
+  void report(const std::string& what, double error) const {
+    fmt::print("{}: {} relative error {:.2e}\n", GetParam(), what, error);
   }
 
   Golden golden_;
@@ -207,8 +224,8 @@ class TinyShortPrompt : public TinyFamily {};  // Of those whose prompt the refe
 
 TEST_P(TinyFamily, PromptInOnePiece) {
   load_reference();
-  const double error = prompt_error(ops::KvFormat::kF32);
-  report("in one piece", error);
+  const double error = std::ranges::max(prompt_errors(ops::KvFormat::kF32));
+  report("in one piece: worst", error);
   EXPECT_LT(error, kReferenceErrorMax);
 }
 
@@ -230,7 +247,7 @@ TEST_P(TinyFamily, PromptInChunks) {
     done += taken;
   }
   EXPECT_EQ(done, count);
-  report("in chunks", error);
+  report("in chunks: worst", error);
   EXPECT_LT(error, kReferenceErrorMax);
 }
 
@@ -247,7 +264,7 @@ TEST_P(TinyFamily, TokenByToken) {
                                                WantedLogits::kAll, 0, RowPhase::kGenerated);
     error = std::max(error, worst_error(logits, static_cast<std::int32_t>(t)));
   }
-  report("token by token", error);
+  report("token by token: worst", error);
   EXPECT_LT(error, kReferenceErrorMax);
 }
 
@@ -340,17 +357,13 @@ TEST_P(TinyFamily, SimdWithinTheTargets) {
     auto model = models::load_model(folder_.path(), selecting);
     ASSERT_TRUE(model.has_value()) << model.error().to_string();
     model_ = std::move(*model);
-    const double bf16 = prompt_error(ops::KvFormat::kBF16);
-    report("SIMD, BF16 pages, the exact selection", bf16);
-    EXPECT_LT(bf16, kRoundedErrorMax);
+    expect_rounded("SIMD, the exact selection");
     fmt::print("{}: of the selected positions {:.2f} % equal\n", GetParam(), 100.0 * selecting.share_equal());
     EXPECT_GT(selecting.share_equal(), 0.95);
     model_.reset();
     return;
   }
-  const double bf16 = prompt_error(ops::KvFormat::kBF16);
-  report("SIMD, BF16 pages", bf16);
-  EXPECT_LT(bf16, kRoundedErrorMax);
+  expect_rounded("SIMD");
 }
 
 std::vector<std::string> names_where(bool (*holds)(const Golden&)) {
