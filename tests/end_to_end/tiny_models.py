@@ -25,17 +25,17 @@ ADDRESS_SPACE_MAX = 1 << 30
 
 
 def prompt(stream):
-    return [(37 * stream + 11 * j + stream * j) % 250 + 3 for j in range(1 + 13 * stream % 70)]
+    return [(37 * stream + 11 * j + stream * j) % 250 + 3 for j in range(1 + 37 * stream % 40)]
 
 
 def check_streams(tessera, make_tiny_model, name):
     with tempfile.TemporaryDirectory() as model:
         subprocess.run([make_tiny_model, model, name], check=True)
-        # Pools too small for all: sequences wait, and are preempted.
-        server = Server(tessera, model, "--prefill-pages", "48", "--decode-pages", "48", "--max-running-requests", "16")
+        # Pools too small for all: sequences wait, are preempted and recomputed.
+        server = Server(tessera, model, "--prefill-pages", "24", "--decode-pages", "16", "--max-running-requests", "16")
 
         def answer(stream):
-            return server.answer(prompt(stream), max_tokens=8 + stream % 9)
+            return server.answer(prompt(stream), max_tokens=20 + 29 * stream % 37)
 
         solo = [answer(stream) for stream in range(STREAMS)]
         with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
@@ -43,10 +43,12 @@ def check_streams(tessera, make_tiny_model, name):
         assert together == solo, [i for i in range(STREAMS) if together[i] != solo[i]]
         assert len(set(solo)) > STREAMS // 4, "answers hardly depend on their prompts"
         check_balance(server)
+        preemptions = sum(value for name, _, value in server.metrics() if name == "tessera_engine_preemptions_total")
+        assert preemptions > 0
         server.process.send_signal(signal.SIGTERM)
         status, log = server.end()
         assert status == 0, log
-        print(f"{name}: {STREAMS} streams equal their solo answers", flush=True)
+        print(f"{name}: {STREAMS} streams equal their solo answers, {preemptions:.0f} preemptions", flush=True)
 
 
 def refused(tessera, folder, words):
