@@ -64,11 +64,9 @@ std::vector<ops::Weight> weights_beyond_caches(ops::WeightFormat format, std::in
   return weights;
 }
 
-PagedSequences::PagedSequences(ops::KvFormat format, int num_layers, int sequences, std::int32_t length)
+PagedSequences::PagedSequences(const ops::KvLayout& layout, int sequences, std::int32_t length)
     : length_(length), stream_(backend().make_stream()) {
-  constexpr std::int32_t kPageSize = 64;
-  const ops::KvLayout layout = ops::gqa_kv_layout(format, num_layers, kPageSize, kKvHeads, kHeadDim);
-  pages_a_row_ = base::ceil_div(length, kPageSize);
+  pages_a_row_ = base::ceil_div(length, layout.page_size);
   const std::int64_t num_pages = 1 + sequences * pages_a_row_;
   auto storage = backend().allocate(layout.pool_bytes(num_pages), "benchmark pages");
   TESSERA_CHECK(storage.has_value(), storage.error().to_string());
@@ -101,20 +99,22 @@ PagedSequences::PagedSequences(ops::KvFormat format, int num_layers, int sequenc
       table_.push_back(static_cast<std::int32_t>(page));
     }
   }
-  for (int layer = 0; layer < num_layers; ++layer) fill(layer, static_cast<std::uint64_t>(layer) + 7);
+  for (int layer = 0; layer < layout.num_layers; ++layer) fill(layer, static_cast<std::uint64_t>(layer) + 7);
 }
 
 void PagedSequences::fill(int layer, std::uint64_t seed) {
   const kv_cache::CheckedPages checked = check(length_);
   const std::int64_t tokens = std::ssize(slots_);
-  std::vector<float> k = random_floats(tokens * kKvDim, seed);
-  std::vector<float> v = random_floats(tokens * kKvDim, seed + 1000);
   std::vector<std::uint8_t> nonfinite(static_cast<std::size_t>(tokens));
-  backend().kv_write(*stream_, {checked.slots,
-                                {ops::f32_matrix(k.data(), tokens, kKvDim), ops::f32_matrix(v.data(), tokens, kKvDim)},
-                                cache_,
-                                layer,
-                                nonfinite.data()});
+  ops::KvWriteParams params{
+      .slots = checked.slots, .parts = {}, .cache = cache_, .layer = layer, .nonfinite_rows = nonfinite.data()};
+  std::vector<std::vector<float>> values;
+  for (int part = 0; part < cache_.layout.layer_parts(layer); ++part) {
+    const std::int64_t elements = cache_.layout.parts[static_cast<std::size_t>(part)].elements;
+    values.push_back(random_floats(tokens * elements, seed + static_cast<std::uint64_t>(part) * 1000));
+    params.parts[static_cast<std::size_t>(part)] = ops::f32_matrix(values.back().data(), tokens, elements);
+  }
+  backend().kv_write(*stream_, params);
 }
 
 kv_cache::CheckedPages PagedSequences::check(std::int32_t new_tokens) {

@@ -38,10 +38,13 @@ ops::Weight random_weight(ops::WeightFormat format, ops::WeightUsage usage, std:
 // Enough distinct weights of one shape that a loop over them reads memory, not caches.
 std::vector<ops::Weight> weights_beyond_caches(ops::WeightFormat format, std::int64_t rows, std::int64_t cols);
 
-// Sequences of equal length in a GQA cache of SmolLM2's shape, filled with random keys and values in every layer.
+// Sequences of equal length in a cache, filled with random numbers in every layer.
 class PagedSequences {
  public:
-  PagedSequences(ops::KvFormat format, int num_layers, int sequences, std::int32_t length);
+  PagedSequences(const ops::KvLayout& layout, int sequences, std::int32_t length);
+  // Keys and values of SmolLM2's shape.
+  PagedSequences(ops::KvFormat format, int num_layers, int sequences, std::int32_t length)
+      : PagedSequences(ops::gqa_kv_layout(format, num_layers, 64, kKvHeads, kHeadDim), sequences, length) {}
 
   // Each sequence with its last new_tokens tokens as queries (and as slots to write). Valid until the next call.
   kv_cache::CheckedPages check(std::int32_t new_tokens);

@@ -51,6 +51,44 @@ void rms_norm(const float* in, const float* weight, float epsilon, std::int64_t 
   }
 }
 
+// The lanes of one vector of a row, the last and incomplete one filled up with `filler`.
+HWY_INLINE V load_part(const float* in, std::int64_t left, float filler) {
+  return left >= kLanes ? hn::LoadU(F32(), in) : load_tail(in, left, filler);
+}
+
+void layer_norm(const float* in, const float* weight, const float* bias, float epsilon, std::int64_t cols, float* out) {
+  const F32 d;
+  V sum = zero();
+  for (std::int64_t i = 0; i < cols; i += kLanes) sum = hn::Add(sum, load_part(in + i, cols - i, 0.0f));
+  const auto count = static_cast<float>(cols);
+  const float estimate = sum_of(sum) / count;
+  // Against the estimate the elements are small: their mean corrects it, and their squares lose nothing.
+  V off_sum = zero();
+  V square_sum = zero();
+  const V center = hn::Set(d, estimate);
+  for (std::int64_t i = 0; i < cols; i += kLanes) {
+    const V off = hn::Sub(load_part(in + i, cols - i, estimate), center);
+    off_sum = hn::Add(off_sum, off);
+    square_sum = hn::MulAdd(off, off, square_sum);
+  }
+  const float correction = sum_of(off_sum) / count;
+  const float variance = sum_of(square_sum) / count - correction * correction;
+  // Rounding may make it negative; NaN stays.
+  const float scale = 1.0f / __builtin_sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon);
+  const V s = hn::Set(d, scale);
+  const V c = hn::Set(d, correction);
+  for (std::int64_t i = 0; i < cols; i += kLanes) {
+    const std::int64_t left = cols - i;
+    const V x = hn::Sub(hn::Sub(load_part(in + i, left, 0.0f), center), c);
+    const V y = hn::MulAdd(hn::Mul(x, s), load_part(weight + i, left, 0.0f), load_part(bias + i, left, 0.0f));
+    if (left >= kLanes) {
+      hn::StoreU(y, d, out + i);
+    } else {
+      store_tail(y, out + i, left);
+    }
+  }
+}
+
 // gate / (1 + exp(-gate)) * up.
 HWY_INLINE V swiglu_of(V gate, V up) {
   const V e = exp_of(hn::Neg(gate));

@@ -2,8 +2,11 @@
 #pragma once
 
 #include "tessera/backends/cpu/simd/attention-inl.h"
+#include "tessera/backends/cpu/simd/dsa-inl.h"
 #include "tessera/backends/cpu/simd/elementwise-inl.h"
 #include "tessera/backends/cpu/simd/linear-inl.h"
+#include "tessera/backends/cpu/simd/mla_absorbed-inl.h"
+#include "tessera/backends/cpu/simd/mla_expanded-inl.h"
 
 #define TESSERA_SIMD_PASTE_(a, b) a##b
 #define TESSERA_SIMD_PASTE(a, b) TESSERA_SIMD_PASTE_(a, b)
@@ -21,6 +24,13 @@ const Kernels& TESSERA_SIMD_PASTE(TESSERA_SIMD_TARGET, _kernels)() {
       .linear = linear,
       .attention = attention,
       .attention_merge = attention_merge,
+      .mla_absorb = mla_absorb,
+      .mla_attend = mla_attend,
+      .mla_merge = mla_merge,
+      .mla_values = mla_values,
+      .mla_expand = mla_expand,
+      .index_scores = index_scores,
+      .layer_norm = layer_norm,
       .rms_norm = rms_norm,
       .swiglu = swiglu,
       .rope_half = rope_half,

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/backends/cpu/simd/mla_tasks.h"
 #include "tessera/ops/transformer.h"
 #include "tessera/ops/weight.h"
 
@@ -103,7 +104,21 @@ struct Kernels {
   // normalized result.
   void (*attention_merge)(const float* partials, std::int64_t splits, std::int64_t stride, std::int64_t head_dim,
                           float* out) = nullptr;
+  // Latent attention, absorbed: every head of some tokens into latent space, every token's attention there, and every
+  // head out of it.
+  void (*mla_absorb)(const MlaUpTask& task) = nullptr;
+  void (*mla_attend)(const MlaAttendTask& task) = nullptr;
+  // Merges the partial states [splits] of one query and one head, `stride` floats apart, in order, and divides by the
+  // sum.
+  void (*mla_merge)(const float* partials, std::int64_t splits, std::int64_t stride, std::int64_t kv_lora_rank,
+                    float* state) = nullptr;
+  void (*mla_values)(const MlaUpTask& task) = nullptr;
+  // Latent attention, expanded.
+  void (*mla_expand)(const MlaExpandTask& task) = nullptr;
+  void (*index_scores)(const IndexScoreTask& task) = nullptr;
   // One row each.
+  void (*layer_norm)(const float* in, const float* weight, const float* bias, float epsilon, std::int64_t cols,
+                     float* out) = nullptr;
   void (*rms_norm)(const float* in, const float* weight, float epsilon, std::int64_t cols, float* out) = nullptr;
   void (*swiglu)(const float* gate, const float* up, std::int64_t width, float* out) = nullptr;
   // cosines and sines are [rotary_dim / 2], magnitude included.

@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, RoPE and SwiGLU.
+// Embedding, RMSNorm, LayerNorm, RoPE and SwiGLU.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,6 +40,18 @@ void SimdBackend::rms_norm(ops::Stream&, const ops::RmsNormParams& params) {
     for (std::int64_t t = begin; t < end; ++t) {
       kernels_.rms_norm(params.in.f32() + t * params.in.row_stride, weight, params.epsilon, params.in.cols,
                         params.out.f32() + t * params.out.row_stride);
+    }
+  });
+}
+
+void SimdBackend::layer_norm(ops::Stream&, const ops::LayerNormParams& params) {
+  ops::check_params(params);
+  const auto* weight = static_cast<const float*>(params.weight->data);
+  const auto* bias = static_cast<const float*>(params.bias->data);
+  threads_.parallel_for(params.in.rows, rows_a_chunk(params.in.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      kernels_.layer_norm(params.in.f32() + t * params.in.row_stride, weight, bias, params.epsilon, params.in.cols,
+                          params.out.f32() + t * params.out.row_stride);
     }
   });
 }

@@ -1,11 +1,12 @@
-// The class behind make_simd_backend(). Ops are defined in linear.cc, layers.cc, attention.cc, kv.cc and sample.cc:
-// each checks its parameters, cuts the work for the threads and calls the kernels of the chosen target.
+// The class behind make_simd_backend(). Ops are defined in linear.cc, layers.cc, attention.cc, mla.cc, dsa.cc, kv.cc
+// and sample.cc: each checks its parameters, cuts the work for the threads and calls the kernels of the chosen target.
 //
-// Without kernels of its own are, so far, LayerNorm, latent attention, the indexer's selection, routing, routed
-// experts, and products with quantized or router weights: the reference backend computes them, one thread a call, on
-// the same memory and on weights as it prepares them (delegated.cc, and linear.cc for the products).
+// Without kernels of its own are, so far, routing, routed experts, and products with quantized or router weights: the
+// reference backend computes them, one thread a call, on the same memory and on weights as it prepares them
+// (delegated.cc, and linear.cc for the products).
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "tessera/backends/cpu/reference/cpu_backend_base.h"
@@ -53,6 +54,13 @@ class SimdBackend final : public CpuBackendBase {
  private:
   // Encodes one row of one part, which holds finite numbers that its format can store.
   void encode_row(const ops::KvLayout& layout, int part, const float* x, std::byte* data, std::byte* scales);
+
+  // Tokens in the absorbed form, at most kMlaQueries of them, and the rows in the expanded form (mla.cc).
+  void mla_absorbed(const ops::MlaAttentionParams& params, std::span<const MlaToken> tokens);
+  void mla_expanded(const ops::MlaAttentionParams& params, std::span<const std::int64_t> rows,
+                    const std::int64_t* places);
+  // How many tasks a loop should have at least, so that threads end at about the same time.
+  std::int64_t wanted_tasks() const { return threads_.threads() == 1 ? 1 : 2 * threads_.threads(); }
 
   const Kernels& kernels_;
   const std::string name_;
