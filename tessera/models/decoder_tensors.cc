@@ -54,7 +54,7 @@ class Place {
   ModelDescription& description() { return description_; }
 
  private:
-  std::size_t add(WeightPart part, std::string name, std::vector<std::int64_t> shape, WeightUsage usage,
+  std::size_t add(WeightPart part, const std::string& name, std::vector<std::int64_t> shape, WeightUsage usage,
                   const ShardSpec& shard) {
     return description_.add({prefix_ + name, std::move(shape), usage, shard, part, layer_, expert_});
   }
@@ -205,7 +205,7 @@ DecoderTensors describe_decoder(const ModelConfig& config, const DecoderNames& n
     } else {
       layer.feed_forward = place.swiglu(WeightPart::kDenseMlp, "mlp", hidden, config.intermediate_size);
     }
-    t.layers.push_back(std::move(layer));
+    t.layers.push_back(layer);
   }
   t.final_norm = around.norm(WeightPart::kNorms, names.prefix + "model.norm", hidden);
   t.head = around.linear(WeightPart::kHead, config.tie_word_embeddings ? embedding : names.prefix + "lm_head",

@@ -14,17 +14,20 @@
 
 namespace tessera::models {
 
-// Where each weight of a block stands in the description's lists.
+// Each of these says where the weights of a block stand in the description's lists.
+
+struct QkvBiasTensors {
+  std::size_t q = 0, k = 0, v = 0;
+};
+
+struct QkNormTensors {
+  std::size_t q = 0, k = 0;
+};
+
 struct GqaTensors {
   std::size_t q = 0, k = 0, v = 0, o = 0;
-  struct Bias {
-    std::size_t q = 0, k = 0, v = 0;
-  };
-  struct Norm {
-    std::size_t q = 0, k = 0;
-  };
-  std::optional<Bias> bias;
-  std::optional<Norm> norm;
+  std::optional<QkvBiasTensors> bias;
+  std::optional<QkNormTensors> norm;
 };
 
 struct IndexerTensors {
@@ -35,12 +38,13 @@ struct IndexerTensors {
   std::size_t weights = 0;  // weights_proj: one for each head.
 };
 
+struct QueryLatentTensors {
+  std::size_t projection = 0;  // q_a_proj
+  std::size_t norm = 0;
+};
+
 struct MlaTensors {
-  struct QueryLatent {
-    std::size_t projection = 0;  // q_a_proj
-    std::size_t norm = 0;
-  };
-  std::optional<QueryLatent> query_latent;
+  std::optional<QueryLatentTensors> query_latent;
   std::size_t q = 0;  // q_b_proj, or q_proj where there is no query latent.
   std::size_t kv = 0;
   std::size_t kv_norm = 0;

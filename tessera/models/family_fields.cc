@@ -200,7 +200,10 @@ base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config
   config.rms_norm_eps = static_cast<float>(epsilon);
   TESSERA_ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.boolean_or("tie_word_embeddings", false));
   TESSERA_ASSIGN_OR_RETURN(const std::string activation, fields.text("hidden_act"));
-  TESSERA_RETURN_IF_ERROR(expect_text(fields, "hidden_act", "silu"));
+  if (activation != "silu") {
+    return fields.refuse_unsupported("hidden_act",
+                                     fmt::format("is {}, expected 'silu'", weights::quote_name(activation)));
+  }
   return refuse_foreign_mathematics(fields, config);
 }
 

@@ -40,7 +40,8 @@ std::vector<float> rope_inverse_frequencies(const RopeConfig& rope, std::int64_t
     }
     const float scaled_power = factor * power;
     const float scaled = 1.0f / scaled_power;
-    const float ramp = std::clamp((static_cast<float>(i / 2) - low) / width, 0.0f, 1.0f);
+    const std::int64_t pair = i / 2;
+    const float ramp = std::clamp((static_cast<float>(pair) - low) / width, 0.0f, 1.0f);
     const float kept = 1.0f - ramp;
     const float scaled_share = scaled * (1.0f - kept);
     const float kept_share = unscaled * kept;

@@ -91,6 +91,7 @@ void attend_expanded(const ops::MlaShape& shape, const Head& head, const Latents
                      const std::vector<std::int32_t>& positions, double scale, float* out) {
   const std::int64_t nope = shape.qk_nope_head_dim;
   std::vector<double> weights;
+  weights.reserve(positions.size());
   for (const std::int32_t j : positions) {
     weights.push_back(scale * (double_dot(q, head.keys.data() + j * nope, nope) +
                                double_dot(q + nope, latents.rope(j), shape.qk_rope_head_dim)));
@@ -114,6 +115,7 @@ void attend_absorbed(const ops::MlaShape& shape, const Head& head, const Latents
     }
   }
   std::vector<double> weights;
+  weights.reserve(positions.size());
   for (const std::int32_t j : positions) {
     weights.push_back(scale * (double_dot(latent_query.data(), latents.latent(j), rank) +
                                double_dot(q + nope, latents.rope(j), shape.qk_rope_head_dim)));
@@ -174,6 +176,7 @@ void ReferenceBackend::mla_attention(ops::Stream&, const ops::MlaAttentionParams
     TESSERA_CHECK(kv_len >= q_len, fmt::format("row {}: {} queries over {} tokens of KV", r, q_len, kv_len));
     read_tokens(params.cache, params.layer, ops::kPartLatent, params.pages, r, 0, latents.width, latents.rows);
     std::vector<std::vector<std::int32_t>> seen;
+    seen.reserve(static_cast<std::size_t>(q_len));
     for (std::int64_t i = 0; i < q_len; ++i) {
       seen.push_back(seen_positions(params.selection, begin + i, kv_len - q_len + i));
     }
