@@ -1,27 +1,20 @@
 // Every family and weight format against transformers (tests/goldens/README.md, "tiny"): random checkpoints with the
 // structure of the real models. On the reference backend with F32 pages: logits of a prompt in one piece, in chunks and
 // token by token as generated tokens, 64 greedy tokens, the experts that tokens take and the positions that sparse
-// attention selects. On the SIMD backend, with BF16 and FP8 pages: logits within the targets for rounded formats.
+// attention selects. Rounded arithmetic and pages: tiny_rounded_test.cc.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
-#include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tessera/models/decoder_workspace.h"
 #include "tessera/models/model.h"
+#include "tests/end_to_end/tiny_golden.h"
 #include "tests/support/compare.h"
-#include "tests/support/forwarding_backend.h"
 #include "tests/support/recipe_checkpoint.h"
 #include "tests/support/sequence_runner.h"
 #include "tests/support/temporary_folder.h"
@@ -29,127 +22,18 @@
 namespace tessera {
 namespace {
 
-namespace json = boost::json;
 using models::RowPhase;
+using test_support::Golden;
+using test_support::read_golden;
 using test_support::relative_error;
 using test_support::RunnerOptions;
 using test_support::SequenceRunner;
 using test_support::WantedLogits;
 
-// Targets: norm of the difference over norm of the reference, at each position.
+// The target: norm of the difference over norm of the reference, at each position.
 constexpr double kReferenceErrorMax = 1e-5;
-constexpr double kRoundedErrorMax = 2e-2;
-// Not a target: three bits of mantissa are off by up to 2^-4 in every element of KV. Of the median position, since with
-// random weights some token takes another expert, which makes it another model.
-constexpr double kFp8PagesErrorMax = 1e-1;
 // A prompt longer than this is not computed token by token on the reference backend: its beginning is one chunk.
 constexpr std::int64_t kTokenByTokenMax = 100;
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<std::int32_t> integers(const json::value& list) {
-  std::vector<std::int32_t> out;
-  for (const json::value& item : list.as_array()) out.push_back(item.to_number<std::int32_t>());
-  return out;
-}
-
-struct GoldenStep {
-  std::int32_t best = 0;
-  double best_logit = 0.0;
-};
-
-struct Golden {
-  std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> positions;  // Of the prompt, ascending; the last token's is among them.
-  std::vector<float> logits;            // [positions, vocab]
-  std::vector<GoldenStep> steps;
-  // By layer: rows of the prompt, and the experts that each of them takes.
-  std::vector<std::int32_t> expert_rows;
-  std::map<int, std::vector<std::vector<std::int32_t>>> experts;
-  // By layer and query: the positions that sparse attention may see.
-  std::map<int, std::map<std::int32_t, std::vector<std::int32_t>>> selected;
-
-  std::span<const float> row(std::size_t i) const {
-    const std::size_t vocab = logits.size() / positions.size();
-    return std::span(logits).subspan(i * vocab, vocab);
-  }
-};
-
-Golden read_golden(const std::filesystem::path& folder) {
-  const json::value root = json::parse(read(folder / "goldens.json"));
-  const json::object& object = root.as_object();
-  Golden g;
-  g.prompt = integers(root.at("token_ids"));
-  g.positions = integers(root.at("positions"));
-  const std::string bytes = read(folder / "logits.f32");
-  g.logits.resize(bytes.size() / sizeof(float));
-  std::memcpy(g.logits.data(), bytes.data(), bytes.size());
-  EXPECT_EQ(std::ssize(g.logits), std::ssize(g.positions) * root.at("vocab_size").to_number<std::int64_t>());
-  for (const json::value& step : root.at("steps").as_array()) {
-    g.steps.push_back({step.at(0).to_number<std::int32_t>(), step.at(1).to_number<double>()});
-  }
-  if (object.contains("experts")) {
-    g.expert_rows = integers(root.at("expert_rows"));
-    for (const auto& [layer, rows] : root.at("experts").as_object()) {
-      for (const json::value& row : rows.as_array()) g.experts[std::stoi(std::string(layer))].push_back(integers(row));
-    }
-  }
-  for (const char* field : {"selected", "left_out"}) {
-    if (!object.contains(field)) continue;
-    for (const auto& [layer, queries] : root.at(field).as_object()) {
-      for (const auto& [key, list] : queries.as_object()) {
-        const std::int32_t query = std::stoi(std::string(key));
-        std::vector<std::int32_t> positions = integers(list);
-        if (std::string_view(field) == "left_out") {
-          const std::set<std::int32_t> left_out(positions.begin(), positions.end());
-          positions.clear();
-          for (std::int32_t p = 0; p <= query; ++p) {
-            if (!left_out.contains(p)) positions.push_back(p);
-          }
-        }
-        g.selected[std::stoi(std::string(layer))][query] = std::move(positions);
-      }
-    }
-  }
-  return g;
-}
-
-// The positions that each query of a prompt may see, by layer.
-using Selections = std::map<int, std::vector<std::vector<std::int32_t>>>;
-
-// Which tokens sparse attention selects is a discrete choice: scores within the error of rounded formats may fall
-// either way, and with random weights another choice is another model. So rounded arithmetic is judged under the exact
-// choice, which this backend puts in place of the one that it makes, and the choices are compared with each other.
-class SelectingBackend final : public tests::ForwardingBackend {
- public:
-  SelectingBackend(ops::Backend& inner, const Selections& wanted) : ForwardingBackend(inner), wanted_(wanted) {}
-
-  void dsa_select(ops::Stream& stream, const ops::DsaSelectParams& params) override {
-    ForwardingBackend::dsa_select(stream, params);
-    stream.synchronize();
-    const auto& queries = wanted_.at(params.layer);
-    ASSERT_EQ(std::ssize(queries), params.q.rows);
-    for (std::size_t t = 0; t < queries.size(); ++t) {
-      std::int32_t* positions = params.selection.positions + t * static_cast<std::size_t>(params.selection.width);
-      ASSERT_EQ(params.selection.counts[t], std::ssize(queries[t]));
-      for (const std::int32_t wanted : queries[t]) {
-        equal_ += std::binary_search(positions, positions + queries[t].size(), wanted) ? 1 : 0;
-      }
-      selected_ += std::ssize(queries[t]);
-      std::ranges::copy(queries[t], positions);
-    }
-  }
-  double share_equal() const { return static_cast<double>(equal_) / static_cast<double>(selected_); }
-
- private:
-  const Selections& wanted_;
-  std::int64_t equal_ = 0;
-  std::int64_t selected_ = 0;
-};
 
 class TinyFamily : public testing::TestWithParam<std::string> {
  protected:
@@ -165,11 +49,6 @@ class TinyFamily : public testing::TestWithParam<std::string> {
     model_ = std::move(*model);
   }
   void load_reference() { load(backends::cpu::make_reference_backend()); }
-  void load_simd() {
-    auto backend = backends::cpu::make_simd_backend({});
-    ASSERT_TRUE(backend.has_value()) << backend.error().to_string();
-    load(std::move(*backend));
-  }
   // Pages that divide neither the prompt nor its chunks.
   SequenceRunner runner(ops::KvFormat format, std::int64_t step_tokens_max) const {
     const std::int64_t context = std::ssize(golden_.prompt) + std::ssize(golden_.steps);
@@ -199,15 +78,6 @@ class TinyFamily : public testing::TestWithParam<std::string> {
   std::vector<double> prompt_errors(ops::KvFormat format) const {
     SequenceRunner run = runner(format, std::ssize(golden_.prompt));
     return errors(run.step(golden_.prompt, WantedLogits::kAll), 0);
-  }
-  void expect_rounded(const std::string& what) const {
-    const double bf16 = std::ranges::max(prompt_errors(ops::KvFormat::kBF16));
-    report(what + ", BF16 pages: worst", bf16);
-    EXPECT_LT(bf16, kRoundedErrorMax);
-    std::vector<double> fp8 = prompt_errors(ops::KvFormat::kF8E4M3);
-    std::ranges::sort(fp8);
-    report(what + ", FP8 pages: median", fp8[fp8.size() / 2]);
-    EXPECT_LT(fp8[fp8.size() / 2], kFp8PagesErrorMax);
   }
   void report(const std::string& what, double error) const {
     fmt::print("{}: {} relative error {:.2e}\n", GetParam(), what, error);
@@ -334,36 +204,6 @@ TEST_P(TinyShortPrompt, ChunksAndReplayAreTheSameBits) {
     stepped.insert(stepped.end(), logits.begin(), logits.end());
   }
   EXPECT_EQ(parts.step(generated, WantedLogits::kAll, 0, RowPhase::kGenerated), stepped);
-}
-
-TEST_P(TinyFamily, SimdWithinTheTargets) {
-  load_reference();
-  Selections exact;
-  if (model_->config().dsa.has_value()) {
-    SequenceRunner run = runner(ops::KvFormat::kF32, std::ssize(golden_.prompt));
-    const ops::TokenSelection& selection = dynamic_cast<const models::DecoderWorkspace&>(run.workspace()).selection;
-    run.on_layer([&](int layer) {
-      for (std::int64_t t = 0; t < std::ssize(golden_.prompt); ++t) {
-        const std::int32_t* taken = selection.positions + t * selection.width;
-        exact[layer].emplace_back(taken, taken + selection.counts[t]);
-      }
-    });
-    run.step(golden_.prompt, WantedLogits::kLastOfEachRow);
-  }
-  model_.reset();
-  load_simd();
-  if (!exact.empty()) {
-    SelectingBackend selecting(*backend_, exact);
-    auto model = models::load_model(folder_.path(), selecting);
-    ASSERT_TRUE(model.has_value()) << model.error().to_string();
-    model_ = std::move(*model);
-    expect_rounded("SIMD, the exact selection");
-    fmt::print("{}: of the selected positions {:.2f} % equal\n", GetParam(), 100.0 * selecting.share_equal());
-    EXPECT_GT(selecting.share_equal(), 0.95);
-    model_.reset();
-    return;
-  }
-  expect_rounded("SIMD");
 }
 
 std::vector<std::string> names_where(bool (*holds)(const Golden&)) {
