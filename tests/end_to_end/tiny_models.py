@@ -22,6 +22,8 @@ from tiny_serving import Server, check_balance
 STREAMS = 64
 # A server that refuses a checkpoint needs little more than its libraries; one that believes it needs what it asks for.
 ADDRESS_SPACE_MAX = 1 << 30
+# Of processor time, the start of the program included: far less than a second is used. The kernel ends what takes more.
+CPU_SECONDS_MAX = 1
 
 
 def prompt(stream):
@@ -51,9 +53,34 @@ def check_streams(tessera, make_tiny_model, name):
         print(f"{name}: {STREAMS} streams equal their solo answers, {preemptions:.0f} preemptions", flush=True)
 
 
+def check_long_streams(tessera, make_tiny_model):
+    """Prompts and answers on both sides of the 2048 tokens that sparse attention selects."""
+    with tempfile.TemporaryDirectory() as model:
+        subprocess.run([make_tiny_model, model, "glm_moe_dsa_topk2048"], check=True)
+        server = Server(tessera, model, "--prefill-pages", "600", "--decode-pages", "600")
+
+        def answer(stream):
+            tokens = [(37 * stream + 11 * j + j * j) % 250 + 3 for j in range(2030 + 40 * stream)]
+            return server.answer(tokens, max_tokens=40)
+
+        solo = [answer(stream) for stream in range(4)]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(answer, range(4)))
+        assert together == solo
+        check_balance(server)
+        server.process.send_signal(signal.SIGTERM)
+        status, log = server.end()
+        assert status == 0, log
+        print("4 streams around and past 2048 tokens equal their solo answers", flush=True)
+
+
 def refused(tessera, folder, words):
     command = [tessera, "serve", "--model", folder, "--once", "x"]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS_MAX, CPU_SECONDS_MAX))
+
     began = time.monotonic()
     result = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, timeout=60)
     seconds = time.monotonic() - began
@@ -141,6 +168,7 @@ def main():
     assert len(names) >= 15, names
     for name in names:
         check_streams(tessera, make_tiny_model, name)
+    check_long_streams(tessera, make_tiny_model)
     print("all held")
 
 
