@@ -53,13 +53,17 @@ base::Result<ServerAddress> parse_url(const std::string& url) {
 namespace {
 
 std::string request_body(const ChatOptions& options, const std::vector<Turn>& turns) {
+  json::object body = {
+      {"stream", true}, {"stream_options", {{"include_usage", true}}}, {"temperature", options.temperature}};
+  if (options.ask_by == AskBy::kCompletion) {
+    body["prompt"] = turns.back().content;
+    body["max_tokens"] = options.max_tokens > 0 ? options.max_tokens : kCompletionTokens;
+    return json::serialize(body);
+  }
   json::array messages;
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
   for (const Turn& turn : turns) messages.push_back({{"role", turn.role}, {"content", turn.content}});
-  json::object body = {{"messages", std::move(messages)},
-                       {"stream", true},
-                       {"stream_options", {{"include_usage", true}}},
-                       {"temperature", options.temperature}};
+  body["messages"] = std::move(messages);
   if (options.max_tokens > 0) body["max_completion_tokens"] = options.max_tokens;
   return json::serialize(body);
 }
@@ -121,9 +125,10 @@ class EventReader {
     if (const json::value* reason = choice.get_object().if_contains("finish_reason"); reason && reason->is_string()) {
       stats_.finish_reason = std::string(reason->get_string());
     }
+    // Text lies in the delta of a chat's choice, and directly in a completion's.
     const json::value* delta = choice.get_object().if_contains("delta");
-    if (delta == nullptr || !delta->is_object()) return base::ok_status();
-    const json::value* content = delta->get_object().if_contains("content");
+    const json::value* content = delta != nullptr && delta->is_object() ? delta->get_object().if_contains("content")
+                                                                        : choice.get_object().if_contains("text");
     if (content == nullptr || !content->is_string() || content->get_string().empty()) return base::ok_status();
     if (stats_.first_token_seconds == 0.0) stats_.first_token_seconds = seconds();
     on_text_(std::string(content->get_string()));
@@ -170,7 +175,8 @@ base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn
     return base::failure(base::unavailable(
         fmt::format("cannot reach a server at {}:{}: {}", options.server.host, options.server.port, error.message())));
   }
-  http::request<http::string_body> request(http::verb::post, "/v1/chat/completions", 11);
+  const char* path = options.ask_by == AskBy::kChat ? "/v1/chat/completions" : "/v1/completions";
+  http::request<http::string_body> request(http::verb::post, path, 11);
   request.set(http::field::host, options.server.host);
   request.set(http::field::content_type, "application/json");
   if (!options.server.api_key.empty()) request.set(http::field::authorization, "Bearer " + options.server.api_key);

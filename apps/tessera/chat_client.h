@@ -34,15 +34,24 @@ struct AnswerStats {
   std::string finish_reason;
 };
 
+// How the server is asked. A model without a chat format can only complete text: then each question is one by itself.
+enum class AskBy : std::uint8_t { kChat, kCompletion };
+
+// Tokens of one completion where ChatOptions::max_tokens leaves it open: without a chat format nothing says when to
+// stop.
+inline constexpr std::int64_t kCompletionTokens = 128;
+
 struct ChatOptions {
   ServerAddress server;
   double temperature = 0.2;     // A small model at 1.0, the API's default, loses itself.
   std::int64_t max_tokens = 0;  // 0: as many as the context allows.
   std::string system;           // Empty: the model's default.
+  AskBy ask_by = AskBy::kChat;
 };
 
-// Sends the conversation and passes the answer's text to `on_text` as it comes. Setting `interrupted` (from a signal
-// handler, whose signal also ends the blocking read) closes the connection, which makes the server stop.
+// Sends the conversation (or its last turn, to be completed) and passes the answer's text to `on_text` as it comes.
+// Setting `interrupted` (from a signal handler, whose signal also ends the blocking read) closes the connection, which
+// makes the server stop.
 base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns,
                               const std::function<void(const std::string&)>& on_text,
                               const std::atomic<bool>& interrupted);

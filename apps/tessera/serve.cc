@@ -149,6 +149,7 @@ class Serving {
 
   std::uint16_t port() const { return http_->port(); }
   server::Service& service() { return *service_; }
+  bool has_chat_format() const { return chat_format_ != nullptr; }
 
   // Lets running answers end, for so long at most.
   void drain(std::chrono::seconds timeout) {
@@ -290,6 +291,11 @@ base::Status run_serve(const ServeOptions& options_in) {
     chat.server.host = options.host == "0.0.0.0" ? "127.0.0.1" : options.host;
     chat.server.port = serving->port();
     if (!options.api_keys.empty()) chat.server.api_key = options.api_keys.front();
+    if (!serving->has_chat_format()) {
+      chat.ask_by = AskBy::kCompletion;
+      base::log().warn("without a chat format each prompt is completed as it is, by at most {} tokens",
+                       kCompletionTokens);
+    }
     if (options.once.has_value()) {
       chat.temperature = 0.0;  // The same answer every time.
       return ask_once(chat, *options.once);

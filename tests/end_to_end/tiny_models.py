@@ -53,6 +53,20 @@ def check_streams(tessera, make_tiny_model, name):
         print(f"{name}: {STREAMS} streams equal their solo answers, {preemptions:.0f} preemptions", flush=True)
 
 
+def check_once(tessera, make_tiny_model):
+    """Without a chat format a prompt is completed."""
+    with tempfile.TemporaryDirectory() as model:
+        subprocess.run([make_tiny_model, model, "kimi_k26_int4"], check=True)
+        command = [tessera, "serve", "--model", model]
+        for arguments, text in ((["--once", "hello"], ""), (["--chat", "--port", "0"], "hello\n")):
+            results = [subprocess.run([*command, *arguments], input=text.encode(), capture_output=True, timeout=120) for _ in range(2)]
+            for result in results:
+                assert result.returncode == 0 and b"each prompt is completed as it is" in result.stderr, result
+                assert len(result.stdout) > 10, result
+            assert arguments[0] != "--once" or results[0].stdout == results[1].stdout, results
+        print("prompts are completed where there is no chat format", flush=True)
+
+
 def check_long_streams(tessera, make_tiny_model):
     """Prompts and answers on both sides of the 2048 tokens that sparse attention selects."""
     with tempfile.TemporaryDirectory() as model:
@@ -164,6 +178,7 @@ def check_refusals(tessera, make_tiny_model):
 def main():
     tessera, make_tiny_model = sys.argv[1:]
     check_refusals(tessera, make_tiny_model)
+    check_once(tessera, make_tiny_model)
     names = subprocess.run([make_tiny_model, "--list"], check=True, capture_output=True, text=True).stdout.split()
     assert len(names) >= 15, names
     for name in names:
