@@ -57,7 +57,8 @@ struct ExpertStack {
   }
 };
 
-// out[t] += sum_j expert_weights[t][j] * down_e(silu(gate_e(in[t])) * up_e(in[t])), e = expert_ids[t][j], j in order.
+// out[t] += sum_j expert_weights[t][j] * down_e(silu(gate_e(in[t])) * up_e(in[t])), e = expert_ids[t][j]. The sum runs
+// over j in order, or by ascending expert, which is the same for ids as moe_route gives them.
 // Silu as SwigluParams, products as LinearParams. in and out do not overlap. An expert's output for a token does not
 // depend on which other tokens it gets. An id outside the stack is a programmer's error on the CPU backends; on a
 // device it contributes NaN.

@@ -61,7 +61,9 @@ struct RopeParams {
 enum class OutputMode : std::uint8_t { kOverwrite, kAdd };
 
 // out[t][n] = sum_k in[t][k] * weight[n][k] (+ bias[n]) (+ out[t][n] where mode is kAdd, the residual). in and out do
-// not overlap. A backend may round `in` to BF16 where the weight is BF16; conformance allows for it.
+// not overlap. A backend may round `in` to BF16 where the weight is BF16, and where it is INT4 to 16 bits below the
+// largest of every 32 neighbours (NaN or infinity among them then makes the row's outputs NaN); conformance allows for
+// it.
 struct LinearParams {
   ConstMatrix in;                  // [tokens, K]
   const Weight* weight = nullptr;  // [N, K], usage kLinear or kRouter.

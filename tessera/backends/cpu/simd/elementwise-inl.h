@@ -107,6 +107,17 @@ void swiglu(const float* gate, const float* up, std::int64_t width, float* out) 
   }
 }
 
+HWY_INLINE V sigmoid_of(V x) {
+  const V one = hn::Set(F32(), 1.0f);
+  return hn::Div(one, hn::Add(one, exp_of(hn::Neg(x))));
+}
+
+void sigmoid(const float* in, std::int64_t count, float* out) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(sigmoid_of(hn::LoadU(F32(), in + i)), F32(), out + i);
+  if (i < count) store_tail(sigmoid_of(load_tail(in + i, count - i, 0.0f)), out + i, count - i);
+}
+
 void rope_half(float* head, const float* cosines, const float* sines, std::int64_t half) {
   const F32 d;
   std::int64_t i = 0;

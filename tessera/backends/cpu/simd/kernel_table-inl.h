@@ -5,6 +5,8 @@
 #include "tessera/backends/cpu/simd/dsa-inl.h"
 #include "tessera/backends/cpu/simd/elementwise-inl.h"
 #include "tessera/backends/cpu/simd/linear-inl.h"
+#include "tessera/backends/cpu/simd/linear_f8-inl.h"
+#include "tessera/backends/cpu/simd/linear_int4-inl.h"
 #include "tessera/backends/cpu/simd/mla_absorbed-inl.h"
 #include "tessera/backends/cpu/simd/mla_expanded-inl.h"
 
@@ -14,6 +16,24 @@
 #define TESSERA_SIMD_QUOTE(a) TESSERA_SIMD_QUOTE_(a)
 
 namespace tessera::backends::cpu::simd {
+
+namespace {
+
+void linear(const LinearTask& task) {
+  switch (task.format) {
+    case ops::WeightFormat::kF32:
+      return linear_f32(task);
+    case ops::WeightFormat::kBF16:
+      return linear_bf16(task);
+    case ops::WeightFormat::kF8Block128:
+    case ops::WeightFormat::kF8Channel:
+      return linear_f8(task);
+    case ops::WeightFormat::kInt4Group:
+      return linear_int4(task);
+  }
+}
+
+}  // namespace
 
 const Kernels& TESSERA_SIMD_PASTE(TESSERA_SIMD_TARGET, _kernels)() {
   static constexpr Kernels kKernels = {
@@ -35,6 +55,8 @@ const Kernels& TESSERA_SIMD_PASTE(TESSERA_SIMD_TARGET, _kernels)() {
       .swiglu = swiglu,
       .rope_half = rope_half,
       .greedy = greedy,
+      .sigmoid = sigmoid,
+      .int16_groups = int16_groups,
       .bf16_to_f32 = bf16_to_f32,
       .f32_to_bf16 = f32_to_bf16,
       .f8_to_f32 = f8_to_f32,

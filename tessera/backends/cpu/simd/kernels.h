@@ -14,13 +14,55 @@
 
 namespace tessera::backends::cpu::simd {
 
-// A linear weight [N, K] lies in panels of 16 output features, padded with zeros. In a panel BF16 elements come in
-// pairs of k: [ceil(K / 2)][16][2], so that 64 bytes hold two k of 16 outputs, which AVX2 widens with one shift or one
-// mask and which is the operand of AVX-512's BF16 dot product; F32 elements are [round_up(K, 2)][16].
+// A linear weight [N, K] lies in panels of 16 output features, padded with zeros; no format takes more than the
+// checkpoint's own bytes and that padding. In a panel
+//   BF16 elements come in pairs of k: [ceil(K / 2)][16][2], so that 64 bytes hold two k of 16 outputs, which AVX2
+//     widens with one shift or one mask and which is the operand of AVX-512's BF16 dot product;
+//   F32 elements are [round_up(K, 2)][16];
+//   FP8 (both formats) has a header, F32 [16] for the outputs and F32 [ceil(K / 128)] for the blocks of k, padded to 64
+//     bytes, then codes [ceil(K / 4)][16][4]. An element is code * block * output. Blocks carry kF8BlockScale beside
+//     their scale. A code that is NaN makes its output NaN whatever the input, and so is kept as an output scale of
+//     NaN;
+//   INT4 has the words of the checkpoint [K / 8][16], then BF16 scales [K / group_size][16], padded to 64 bytes.
 inline constexpr std::int64_t kPanelOutputs = 16;
-constexpr std::int64_t panel_bytes(ops::WeightFormat format, std::int64_t k) {
-  return (k + 1) / 2 * kPanelOutputs * (format == ops::WeightFormat::kBF16 ? 4 : 8);
+inline constexpr std::int64_t kF8BlockK = 128;
+// An e4m3 code shifted into the places of an F32's sign, exponent and mantissa is that number times 2^-120.
+inline constexpr float kF8BlockScale = 0x1.0p120f;
+
+// K as activations are padded to it, with zeros.
+constexpr std::int64_t padded_k(ops::WeightFormat format, std::int64_t k) {
+  const bool f8 = format == ops::WeightFormat::kF8Block128 || format == ops::WeightFormat::kF8Channel;
+  return f8 ? (k + 3) / 4 * 4 : (k + 1) / 2 * 2;
 }
+constexpr std::int64_t f8_header_bytes(std::int64_t k) {
+  return kPanelOutputs * 4 + ((k + kF8BlockK - 1) / kF8BlockK * 4 + 63) / 64 * 64;
+}
+constexpr std::int64_t panel_bytes(ops::WeightFormat format, std::int64_t k, std::int32_t group_size) {
+  const std::int64_t elements = padded_k(format, k) * kPanelOutputs;
+  switch (format) {
+    case ops::WeightFormat::kF32:
+      return elements * 4;
+    case ops::WeightFormat::kBF16:
+      return elements * 2;
+    case ops::WeightFormat::kF8Block128:
+    case ops::WeightFormat::kF8Channel:
+      return f8_header_bytes(k) + elements;
+    case ops::WeightFormat::kInt4Group:
+      return elements / 2 + (k / group_size * kPanelOutputs * 2 + 63) / 64 * 64;
+  }
+  return 0;
+}
+
+// Activations as products with INT4 weights take them: 32 neighbouring elements as integers times one power of two, the
+// smallest with which none of them needs more than 16 bits, so that an element is off by 2^-15 of the largest of the 32
+// at most and the products and sums of a group are exact. A group that holds NaN or infinity has scale NaN.
+struct Int16Group {
+  static constexpr std::int64_t kElements = 32;
+  float scale = 0.0f;
+  std::int32_t offset = 0;  // -8 times the sum of x: what the codes' zero point of 8 takes off.
+  // Within each eight: 0, 4, 1, 5, 2, 6, 3, 7, since a shift brings these neighbours of a word to its halves' ends.
+  std::int16_t x[kElements] = {};
+};
 
 // Rows of one task at most. With K = 1536 their activations take 300 KB of the second cache.
 inline constexpr std::int64_t kLinearRowsMax = 48;
@@ -31,12 +73,18 @@ struct LinearTask {
   const std::byte* panels = nullptr;
   std::int64_t k = 0;
   std::int64_t n = 0;
-  // [rows, round_up(k, 2)]: where k is odd, a zero follows each row. Not read where in_bf16 is.
-  const float* in = nullptr;
+  std::int32_t group_size = 0;
+  // One of the three is read: in_int16 where the weight is INT4, in_bf16 where Kernels::bf16_activations says so.
+  const float* in = nullptr;  // [rows, padded_k]: zeros follow each row where K is not padded_k.
   std::int64_t in_stride = 0;
-  const std::uint16_t* in_bf16 = nullptr;  // [rows, round_up(k, 2)], see Kernels::bf16_activations.
-  const float* bias = nullptr;             // [n] or null.
-  float* out = nullptr;                    // [rows, n]
+  const std::uint16_t* in_bf16 = nullptr;  // [rows, padded_k]
+  const Int16Group* in_int16 = nullptr;    // [rows, k / 32]
+  // Row r takes row in_rows[r] of the input and goes to row out_rows[r] of the output, r where null.
+  const std::int32_t* in_rows = nullptr;
+  const std::int32_t* out_rows = nullptr;
+  const float* row_factors = nullptr;  // By which row r's outputs are multiplied; null: not at all.
+  const float* bias = nullptr;         // [n] or null.
+  float* out = nullptr;                // [rows, n]
   std::int64_t out_stride = 0;
   ops::OutputMode mode = ops::OutputMode::kOverwrite;
   std::int64_t row_begin = 0;
@@ -95,7 +143,7 @@ struct GreedyResult {
 
 struct Kernels {
   const char* name = "";
-  // Linear with BF16 weights takes its activations rounded to BF16, in LinearTask::in_bf16.
+  // Linear with BF16 weights takes its activations rounded to BF16.
   bool bf16_activations = false;
 
   void (*linear)(const LinearTask& task) = nullptr;
@@ -124,6 +172,12 @@ struct Kernels {
   // cosines and sines are [rotary_dim / 2], magnitude included.
   void (*rope_half)(float* head, const float* cosines, const float* sines, std::int64_t half) = nullptr;
   GreedyResult (*greedy)(const float* logits, std::int64_t count) = nullptr;
+
+  // out[i] = 1 / (1 + exp(-in[i])).
+  void (*sigmoid)(const float* in, std::int64_t count, float* out) = nullptr;
+
+  // `count` is a multiple of 32.
+  void (*int16_groups)(const float* in, std::int64_t count, Int16Group* out) = nullptr;
 
   // Conversions, exactly those of base/dtype.h.
   void (*bf16_to_f32)(const std::uint16_t* in, std::int64_t count, float* out) = nullptr;

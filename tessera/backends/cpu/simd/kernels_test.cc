@@ -159,6 +159,57 @@ TEST_P(KernelsTest, GreedyFindsTheFirstOfEquals) {
   }
 }
 
+TEST_P(KernelsTest, Int16GroupsAreOffByATinyPartOfTheirLargest) {
+  constexpr std::int64_t kPlaces[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+  for (const float largest : {1e-44f, 1e-36f, 1.0f, 1.9999999f, 2.0f, 777.7f, 1e37f}) {
+    std::vector<float> in;
+    for (int i = 0; i < 96; ++i) in.push_back(largest * static_cast<float>(i * 29 % 63 - 31) / 31.0f);
+    in[32] = -largest;
+    std::vector<Int16Group> out(3);
+    kernels_.int16_groups(in.data(), 96, out.data());
+    for (std::size_t g = 0; g < 3; ++g) {
+      std::int32_t sum = 0;
+      for (std::size_t i = 0; i < 32; ++i) {
+        const std::int16_t x = out[g].x[i];
+        sum += x;
+        const double expected = in[g * 32 + i / 8 * 8 + static_cast<std::size_t>(kPlaces[i % 8])];
+        // The rounding of the largest that is just below a power of two may lose a whole unit of 2^-15.
+        const double allowed = std::max(static_cast<double>(largest) * 0x1.0p-14, 0x1.0p-126);
+        EXPECT_NEAR(static_cast<double>(x) * static_cast<double>(out[g].scale), expected, allowed) << largest;
+      }
+      EXPECT_EQ(out[g].offset, -8 * sum);
+    }
+  }
+}
+
+TEST_P(KernelsTest, Int16GroupsKeepSmallIntegersAndShowWhatIsNotFinite) {
+  std::vector<float> in(64);
+  for (int i = 0; i < 32; ++i) in[static_cast<std::size_t>(i)] = static_cast<float>(i - 16);
+  std::vector<Int16Group> out(2);
+  kernels_.int16_groups(in.data(), 64, out.data());
+  EXPECT_EQ(static_cast<float>(out[0].x[0]) * out[0].scale, -16.0f);
+  EXPECT_EQ(static_cast<float>(out[0].x[31]) * out[0].scale, 15.0f);
+  EXPECT_TRUE(std::isfinite(out[1].scale));
+  EXPECT_EQ(out[1].offset, 0);
+  for (const float value : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    in[40] = value;
+    kernels_.int16_groups(in.data(), 64, out.data());
+    EXPECT_FALSE(std::isnan(out[0].scale));
+    EXPECT_TRUE(std::isnan(out[1].scale));
+  }
+}
+
+TEST_P(KernelsTest, SigmoidIsTheFormula) {
+  std::vector<float> in;
+  for (int i = -400; i <= 400; ++i) in.push_back(static_cast<float>(i) * 0.2f);
+  std::vector<float> out(in.size());
+  kernels_.sigmoid(in.data(), std::ssize(in), out.data());
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const double expected = 1.0 / (1.0 + std::exp(-static_cast<double>(in[i])));
+    EXPECT_NEAR(static_cast<double>(out[i]), expected, 1e-6 * expected) << in[i];
+  }
+}
+
 TEST(SimdBackend, RefusesATargetThatTheProcessorLacks) {
   for (const SimdTarget target : {SimdTarget::kAvx2, SimdTarget::kAvx512, SimdTarget::kAvx512Bf16}) {
     const std::vector<SimdTarget> available = available_simd_targets();

@@ -100,7 +100,11 @@ struct Bf16DotProduct {
 };
 #endif
 
-// Writes the outputs of one row and `panels` panels, from 16 sums for each.
+// How far ahead of themselves kernels ask for weights that are read once: about what a core reads in the time that
+// memory takes to answer, with room for a busy machine (bench/quantized_linear_bench.cc).
+inline constexpr std::int64_t kPrefetchBytes = 4096;
+
+// Writes the outputs of row `row` and `panels` panels, from 16 sums for each.
 HWY_NOINLINE void store_outputs(const LinearTask& task, std::int64_t row, std::int64_t panel, std::int64_t panels,
                                 const float* sums) {
   const F32 d;
@@ -108,46 +112,55 @@ HWY_NOINLINE void store_outputs(const LinearTask& task, std::int64_t row, std::i
   const std::int64_t first = panel * kPanelOutputs;
   const std::int64_t count = task.n - first < panels * kPanelOutputs ? task.n - first : panels * kPanelOutputs;
   const float* bias = task.bias == nullptr ? nullptr : task.bias + first;
-  float* out = task.out + row * task.out_stride + first;
+  const std::int64_t to = task.out_rows == nullptr ? row : task.out_rows[row];
+  float* out = task.out + to * task.out_stride + first;
+  const float factor = task.row_factors == nullptr ? 1.0f : task.row_factors[row];
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     V y = hn::Load(d, sums + i);
     if (bias != nullptr) y = hn::Add(y, hn::LoadU(d, bias + i));
-    if (add) y = hn::Add(y, hn::LoadU(d, out + i));
+    // One rounding where it is added, written out: left to the compiler, it would differ between copies of this loop.
+    y = add ? hn::MulAdd(y, hn::Set(d, factor), hn::LoadU(d, out + i)) : hn::Mul(y, hn::Set(d, factor));
     hn::StoreU(y, d, out + i);
   }
   for (; i < count; ++i) {
     float y = sums[i];
     if (bias != nullptr) y += bias[i];
-    if (add) y += out[i];
-    out[i] = y;
+    out[i] = add ? __builtin_fmaf(y, factor, out[i]) : y * factor;
   }
 }
 
-template <typename Product>
-HWY_INLINE const typename Product::Input* input_of(const LinearTask& task) {
-  if constexpr (sizeof(typename Product::Input) == 2) {
-    return task.in_bf16;
-  } else {
-    return task.in;
+// Where the rows of a task's input lie.
+template <typename Input>
+struct InputRows {
+  const Input* row[kLinearRowsMax];
+  InputRows(const LinearTask& task, const Input* in, std::int64_t stride) {
+    for (std::int64_t r = task.row_begin; r < task.row_end; ++r) {
+      row[r - task.row_begin] = in + (task.in_rows == nullptr ? r : task.in_rows[r]) * stride;
+    }
   }
-}
+};
+
 template <typename Product>
-HWY_INLINE std::int64_t input_stride_of(const LinearTask& task) {
-  return sizeof(typename Product::Input) == 2 ? (task.k + 1) / 2 * 2 : task.in_stride;
+HWY_INLINE InputRows<typename Product::Input> input_rows(const LinearTask& task) {
+  if constexpr (sizeof(typename Product::Input) == 2) {
+    return {task, task.in_bf16, padded_k(task.format, task.k)};
+  } else {
+    return {task, task.in, task.in_stride};
+  }
 }
 
 enum class Sums { kStart, kContinue };
 
-// sums[row][kPanels * 16] of kRows rows of `in` and `pairs` pairs of k.
+// sums[row][kPanels * 16] of kRows rows, their elements from `first` on, and `pairs` pairs of k.
 template <typename Product, int kRows, int kPanels>
-void tile(const typename Product::Input* in, std::int64_t in_stride, const std::byte* weights,
+void tile(const typename Product::Input* const* in, std::int64_t first, const std::byte* weights,
           std::int64_t panel_stride, std::int64_t pairs, Sums mode, float* sums) {
   const F32 d;
   constexpr int kVectors = kPanels * kPanelVectors;
   const typename Product::Input* rows[kRows];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) rows[r] = in + r * in_stride;
+  for (int r = 0; r < kRows; ++r) rows[r] = in[r] + first;
   V acc[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -168,25 +181,24 @@ void tile(const typename Product::Input* in, std::int64_t in_stride, const std::
 }
 
 template <typename Product, int kPanels, int kRows = kTileRows>
-void tile_of_rows(std::int64_t row_count, const typename Product::Input* in, std::int64_t in_stride,
+void tile_of_rows(std::int64_t row_count, const typename Product::Input* const* in, std::int64_t first,
                   const std::byte* weights, std::int64_t panel_stride, std::int64_t pairs, Sums mode, float* sums) {
   if constexpr (kRows > 1) {
     if (row_count < kRows) {
-      return tile_of_rows<Product, kPanels, kRows - 1>(row_count, in, in_stride, weights, panel_stride, pairs, mode,
-                                                       sums);
+      return tile_of_rows<Product, kPanels, kRows - 1>(row_count, in, first, weights, panel_stride, pairs, mode, sums);
     }
   }
-  tile<Product, kRows, kPanels>(in, in_stride, weights, panel_stride, pairs, mode, sums);
+  tile<Product, kRows, kPanels>(in, first, weights, panel_stride, pairs, mode, sums);
 }
 
 // Few rows: all of k at once.
 template <typename Product, int kRows, int kPanels>
 void few_rows_panels(const LinearTask& task, std::int64_t panel) {
   alignas(64) float sums[kRows * kPanels * kPanelOutputs];
-  const std::int64_t stride = input_stride_of<Product>(task);
-  const std::int64_t panel_stride = panel_bytes(task.format, task.k);
-  tile<Product, kRows, kPanels>(input_of<Product>(task) + task.row_begin * stride, stride,
-                                task.panels + panel * panel_stride, panel_stride, (task.k + 1) / 2, Sums::kStart, sums);
+  const auto rows = input_rows<Product>(task);
+  const std::int64_t panel_stride = panel_bytes(task.format, task.k, task.group_size);
+  tile<Product, kRows, kPanels>(rows.row, 0, task.panels + panel * panel_stride, panel_stride, (task.k + 1) / 2,
+                                Sums::kStart, sums);
   for (int r = 0; r < kRows; ++r) {
     store_outputs(task, task.row_begin + r, panel, kPanels, sums + r * kPanels * kPanelOutputs);
   }
@@ -211,53 +223,76 @@ void few_rows(const LinearTask& task) {
 // Pairs of k in a block: widened to F32 its weights take 16 KB a panel.
 inline constexpr std::int64_t kBlockPairs = 128;
 
-// A block's weights as F32 [2 * pairs][16]: exactly the numbers that Bf16Product makes of them on the way.
-HWY_INLINE void widen_block(const std::byte* from, std::int64_t pairs, std::byte* to) {
-  const U32 d;
-  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+// How many rows get a block's weights: as they are stored (`kWidens` false: Product reads them there), or as F32
+// [2 * pairs][16], exactly the numbers that few rows make of them on the way.
+struct StoredF32 {
+  static constexpr bool kWidens = false;
+  static constexpr std::int64_t kPairBytes = kPanelOutputs * 8;
+  static void finish(const std::byte*, std::int64_t, float*) {}
+};
+
+struct StoredBf16Pairs {
+  static constexpr bool kWidens = false;
+  static constexpr std::int64_t kPairBytes = kPanelOutputs * 4;
+  static void finish(const std::byte*, std::int64_t, float*) {}
+};
+
+struct StoredBf16 {
+  static constexpr bool kWidens = true;
+  static HWY_INLINE void widen(const std::byte* panel, std::int64_t, std::int64_t first, std::int64_t pairs,
+                               std::byte* to) {
+    const U32 d;
+    const std::byte* from = panel + first * kPanelOutputs * 4;
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const auto both =
-          hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(from + (pair * kPanelVectors + v) * kLanes * 4));
-      auto* out = reinterpret_cast<std::uint32_t*>(to + (2 * pair * kPanelVectors + v) * kLanes * 4);
-      hn::Store(hn::ShiftLeft<16>(both), d, out);
-      hn::Store(hn::And(both, hn::Set(d, 0xffff0000u)), d, out + kPanelOutputs);
+      for (int v = 0; v < kPanelVectors; ++v) {
+        const auto both =
+            hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(from + (pair * kPanelVectors + v) * kLanes * 4));
+        auto* out = reinterpret_cast<std::uint32_t*>(to + (2 * pair * kPanelVectors + v) * kLanes * 4);
+        hn::Store(hn::ShiftLeft<16>(both), d, out);
+        hn::Store(hn::And(both, hn::Set(d, 0xffff0000u)), d, out + kPanelOutputs);
+      }
     }
   }
-}
+  static void finish(const std::byte*, std::int64_t, float*) {}
+};
 
-enum class Widening { kNone, kToF32 };
-
-// Many rows, at most kLinearRowsMax. Product computes; where kWidening is set the weights are BF16 and Product is
-// F32's.
-template <typename Product, Widening kWidening, int kPanels>
+// Many rows, at most kLinearRowsMax. Product computes, on weights as Stored gives them.
+template <typename Product, typename Stored, int kPanels>
 void many_rows_panels(const LinearTask& task, std::int64_t panel) {
   constexpr std::int64_t kBlockBytes = kBlockPairs * Product::kPairBytes;
   alignas(64) float sums[kLinearRowsMax * kPanels * kPanelOutputs];
-  alignas(64) std::byte widened[kWidening == Widening::kToF32 ? kPanels * kBlockBytes : 64];
+  alignas(64) std::byte widened[Stored::kWidens ? kPanels * kBlockBytes : 64];
   const std::int64_t rows = task.row_end - task.row_begin;
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  const std::int64_t stride = input_stride_of<Product>(task);
-  const typename Product::Input* in = input_of<Product>(task) + task.row_begin * stride;
-  const std::int64_t stored_stride = panel_bytes(task.format, task.k);
-  const std::int64_t stored_pair = kPanelOutputs * (task.format == ops::WeightFormat::kBF16 ? 4 : 8);
-  const std::int64_t all_pairs = (task.k + 1) / 2;
+  const auto in = input_rows<Product>(task);
+  const std::int64_t stored_stride = panel_bytes(task.format, task.k, task.group_size);
+  const std::byte* stored = task.panels + panel * stored_stride;
+  const std::int64_t all_pairs = padded_k(task.format, task.k) / 2;
   for (std::int64_t first = 0; first < all_pairs; first += kBlockPairs) {
     const std::int64_t pairs = all_pairs - first < kBlockPairs ? all_pairs - first : kBlockPairs;
-    const std::byte* weights = task.panels + panel * stored_stride + first * stored_pair;
-    std::int64_t panel_stride = stored_stride;
-    if constexpr (kWidening == Widening::kToF32) {
-      for (int p = 0; p < kPanels; ++p) widen_block(weights + p * stored_stride, pairs, widened + p * kBlockBytes);
-      weights = widened;
-      panel_stride = kBlockBytes;
+    const std::byte* weights = widened;
+    std::int64_t panel_stride = kBlockBytes;
+    if constexpr (Stored::kWidens) {
+      for (int p = 0; p < kPanels; ++p) {
+        Stored::widen(stored + p * stored_stride, task.k, first, pairs, widened + p * kBlockBytes);
+      }
+    } else {
+      weights = stored + first * Stored::kPairBytes;
+      panel_stride = stored_stride;
     }
     for (std::int64_t t = 0; t < tiles; ++t) {
       // Tiles of about equal height.
       const std::int64_t begin = rows * t / tiles;
       const std::int64_t end = rows * (t + 1) / tiles;
-      tile_of_rows<Product, kPanels>(end - begin, in + begin * stride + 2 * first, stride, weights, panel_stride, pairs,
+      tile_of_rows<Product, kPanels>(end - begin, in.row + begin, 2 * first, weights, panel_stride, pairs,
                                      first == 0 ? Sums::kStart : Sums::kContinue,
                                      sums + begin * kPanels * kPanelOutputs);
+    }
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      Stored::finish(stored + p * stored_stride, task.k, sums + (r * kPanels + p) * kPanelOutputs);
     }
   }
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -265,23 +300,25 @@ void many_rows_panels(const LinearTask& task, std::int64_t panel) {
   }
 }
 
-template <typename Product, Widening kWidening>
+template <typename Product, typename Stored>
 void many_rows(const LinearTask& task) {
   constexpr int kMost = tile_panels(kTileRows);
   std::int64_t panel = task.panel_begin;
-  for (; panel + kMost <= task.panel_end; panel += kMost) many_rows_panels<Product, kWidening, kMost>(task, panel);
-  for (; panel < task.panel_end; ++panel) many_rows_panels<Product, kWidening, 1>(task, panel);
+  for (; panel + kMost <= task.panel_end; panel += kMost) many_rows_panels<Product, Stored, kMost>(task, panel);
+  for (; panel < task.panel_end; ++panel) many_rows_panels<Product, Stored, 1>(task, panel);
 }
 
-void linear(const LinearTask& task) {
-  const bool few = task.row_end - task.row_begin <= kTileRows;
-  if (task.format == ops::WeightFormat::kF32) {
-    return few ? few_rows<F32Product>(task) : many_rows<F32Product, Widening::kNone>(task);
-  }
+HWY_INLINE bool has_few_rows(const LinearTask& task) { return task.row_end - task.row_begin <= kTileRows; }
+
+void linear_f32(const LinearTask& task) {
+  has_few_rows(task) ? few_rows<F32Product>(task) : many_rows<F32Product, StoredF32>(task);
+}
+
+void linear_bf16(const LinearTask& task) {
 #if defined(TESSERA_SIMD_BF16_DOT)
-  few ? few_rows<Bf16DotProduct>(task) : many_rows<Bf16DotProduct, Widening::kNone>(task);
+  has_few_rows(task) ? few_rows<Bf16DotProduct>(task) : many_rows<Bf16DotProduct, StoredBf16Pairs>(task);
 #else
-  few ? few_rows<Bf16Product>(task) : many_rows<F32Product, Widening::kToF32>(task);
+  has_few_rows(task) ? few_rows<Bf16Product>(task) : many_rows<F32Product, StoredBf16>(task);
 #endif
 }
 

@@ -22,9 +22,8 @@ struct SimdOptions {
 std::vector<SimdTarget> available_simd_targets();
 std::string simd_target_name(SimdTarget target);  // "avx2", "avx512", "avx512_bf16"
 
-// Supports KV pages in BF16 and FP8. Ops that have no kernel yet run on the reference backend: routing, routed experts,
-// products with quantized weights and with a router's. Several engines may share one backend: an op takes the pool's
-// threads when they are idle and otherwise runs on its caller's own, with the same result to the bit.
+// Supports KV pages in BF16 and FP8. Several engines may share one backend: an op takes the pool's threads when they
+// are idle and otherwise runs on its caller's own, with the same result to the bit.
 base::Result<std::unique_ptr<ops::Backend>> make_simd_backend(const SimdOptions& options);
 
 }  // namespace tessera::backends::cpu

@@ -1,16 +1,12 @@
-// The class behind make_simd_backend(). Ops are defined in linear.cc, layers.cc, attention.cc, mla.cc, dsa.cc, kv.cc
-// and sample.cc: each checks its parameters, cuts the work for the threads and calls the kernels of the chosen target.
-//
-// Without kernels of its own are, so far, routing, routed experts, and products with quantized or router weights: the
-// reference backend computes them, one thread a call, on the same memory and on weights as it prepares them
-// (delegated.cc, and linear.cc for the products).
+// The class behind make_simd_backend(). Ops are defined in linear.cc, experts.cc, moe_route.cc, layers.cc,
+// attention.cc, mla.cc, dsa.cc, kv.cc and sample.cc: each checks its parameters, cuts the work for the threads and
+// calls the kernels of the chosen target. weight_panels.cc brings weights into the layout of the products.
 #pragma once
 
 #include <span>
 #include <string>
 
 #include "tessera/backends/cpu/reference/cpu_backend_base.h"
-#include "tessera/backends/cpu/reference/reference_ops.h"
 #include "tessera/backends/cpu/simd/kernels.h"
 #include "tessera/backends/cpu/simd/scratch_pool.h"
 #include "tessera/backends/cpu/simd/thread_pool.h"
@@ -66,7 +62,6 @@ class SimdBackend final : public CpuBackendBase {
   const std::string name_;
   ThreadPool threads_;
   ScratchPool scratch_;
-  ReferenceBackend reference_;
 };
 
 }  // namespace tessera::backends::cpu::simd
