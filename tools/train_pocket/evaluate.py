@@ -1,6 +1,7 @@
 """Scores a released checkpoint (or a training state) on the held-out sets.
 
-python evaluate.py --model DIR --json FILE [--limit 200] [--tasks arithmetic,choice]
+python evaluate.py --model DIR --json FILE [--limit 200] [--tasks arithmetic,choice] [--part 2/8]
+python evaluate.py --merge PART PART ... --json FILE
 Prints a table and writes accuracies with 95% Wilson intervals, the share of valid tool calls, how experts are used,
 and a few wrong answers of each cell.
 """
@@ -22,7 +23,7 @@ from heldout import EVALUATED, Cell, cells, example, question
 from model import Pocket
 from tokenizer import Tokenizer
 
-ANSWER_LIMIT = {"arithmetic": 260, "choice": 4, "retrieval": 24, "tools": 200, "episodes": 90, "tracing": 260, "functions": 110}
+ANSWER_LIMIT = {"arithmetic": 420, "choice": 4, "retrieval": 24, "tools": 200, "episodes": 90, "tracing": 260, "functions": 110}
 TOKENS_PER_BATCH = 160_000
 
 
@@ -159,32 +160,53 @@ def load_model(path: str, device: str) -> Pocket:
     return Pocket(c, parameters, bias.to(device), torch.bfloat16 if device == "cuda" else torch.float32, compiled=False)
 
 
-def save(args, records: list[dict]) -> None:
+def save(path: str, limit: int, records: list[dict], part: bool) -> None:
+    """A part keeps the loads of each cell, for the merge; a whole report holds what they come to."""
+    if part:
+        Path(path).write_text(json.dumps({"limit": limit, "cells": records}, ensure_ascii=False))
+        return
     shown = [{key: value for key, value in record.items() if key != "loads"} for record in records]
-    report = {"limit": args.limit, "cells": shown, "routing": routing(records)}
-    Path(args.json).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    report = {"limit": limit, "cells": shown, "routing": routing(records)}
+    Path(path).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def merge(parts: list[str], path: str) -> None:
+    reports = [json.loads(Path(part).read_text()) for part in parts]
+    order = {(cell.name, cell.split): i for i, cell in enumerate(cells())}
+    records = sorted((r for report in reports for r in report["cells"]), key=lambda r: order[r["cell"], r["split"]])
+    missing = len(order) - len(records)
+    if missing:
+        print(f"{missing} cells are missing")
+    save(path, reports[0]["limit"], records, part=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a released checkpoint's folder, or a state.pt")
+    parser.add_argument("--model", help="a released checkpoint's folder, or a state.pt")
     parser.add_argument("--tokenizer", help="folder with tiktoken.model; the model's own by default")
     parser.add_argument("--json", required=True)
     parser.add_argument("--limit", type=int, default=200, help="questions a cell")
+    parser.add_argument("--part", default="", help="i/n: every n-th cell from the i-th (0 to n - 1), for n processes")
+    parser.add_argument("--merge", nargs="+", help="reports of all parts, to be made one")
     parser.add_argument("--tasks", default=",".join(EVALUATED))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    if args.merge:
+        merge(args.merge, args.json)
+        return
     tokenizer = Tokenizer.load(args.tokenizer or args.model)
     evaluator = Evaluator(Decoder(load_model(args.model, args.device), tokenizer.pad, tokenizer.im_end), tokenizer)
     wanted, records, began = args.tasks.split(","), [], time.monotonic()
-    for cell in cells():
-        if cell.task not in wanted:
-            continue
+    mine = [cell for cell in cells() if cell.task in wanted]
+    if args.part:
+        index, parts = map(int, args.part.split("/"))
+        mine = mine[index::parts]
+    for cell in mine:
         records.append(evaluator.run(cell, args.limit))
         r = records[-1]
         calls = f", valid calls {r['valid_calls']}/{r['calls']}" if "calls" in r else ""
         print(f"{time.monotonic() - began:6.1f} s  {r['cell']:20s} {r['split']:10s} {100 * r['accuracy']:5.1f}%{calls}", flush=True)
-        save(args, records)
+        save(args.json, args.limit, records, bool(args.part))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Decoder:
                 x = x + hidden.to(x.dtype) @ w["dense_down"].T
                 continue
             layer = i - c.first_k_dense_replace
-            weights, chosen = route(c, h, w["router"], m.bias[layer])
+            weights, chosen, _ = route(c, h, w["router"], m.bias[layer])
             if self.observe:
                 self.observe(layer, chosen)
             self.loads[layer] += (chosen * real.unsqueeze(-1)).flatten(0, -2).sum(0)

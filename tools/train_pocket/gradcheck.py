@@ -42,7 +42,8 @@ def compare(c: PocketConfig, device: str, dtype, compiled: bool, seed: int = 3, 
     want_loss, want = run(lambda p: reference.losses(c, tokens, start, p, bias.double()), exact)
     fast = {k: v.clone().requires_grad_() for k, v in parameters.items()}
     model = Pocket(c, fast, bias, dtype, compiled)
-    got_loss, got = run(lambda p: model.losses(tokens, start)[0], fast)
+    sorts = torch.zeros(*tokens.shape, 2, device=device)
+    got_loss, got = run(lambda p: model.losses(tokens, start, sorts)[0], fast)
     errors = {"loss": abs((got_loss - want_loss) / want_loss).item()}
     for name in want:
         errors[name] = ((got[name].double() - want[name]).norm() / want[name].norm()).item()

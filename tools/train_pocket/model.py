@@ -96,13 +96,31 @@ def attention_inputs(c: PocketConfig, x: Tensor, cos: Tensor, sin: Tensor, w: di
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def route(c: PocketConfig, x: Tensor, router: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [..., experts], zero where not chosen, and the choice. The bias selects and does not weigh."""
+def route(c: PocketConfig, x: Tensor, router: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights [..., experts], zero where not chosen, the choice, and all scores. The bias selects and does not weigh."""
     scores = torch.sigmoid(x.float() @ router.T)
     chosen = torch.topk((scores + bias).detach(), c.num_experts_per_tok, dim=-1).indices
     mask = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
     weights = scores * mask
-    return weights / (weights.sum(-1, keepdim=True) + 1e-20) * c.routed_scaling_factor, mask
+    return weights / (weights.sum(-1, keepdim=True) + 1e-20) * c.routed_scaling_factor, mask, scores
+
+
+def choice_by_sort(c: PocketConfig, chosen: Tensor, scores: Tensor, sorts: Tensor) -> Tensor:
+    """How often each sort of token, [..., sorts] one-hot, chose each expert: [sorts, experts]. The counts are the real
+    ones; gradients pass to the scores' shares, as if those had been counted."""
+    shares = scores / scores.sum(-1, keepdim=True)
+    counted = chosen / c.num_experts_per_tok - shares.detach() + shares
+    return sorts.flatten(0, -2).T @ counted.flatten(0, -2)
+
+
+def told_by_choice(counts: Tensor) -> Tensor:
+    """Nats that an expert choice tells about a token's sort, all sorts being equally likely: [layers]."""
+    totals = counts.sum(-1, keepdim=True)
+    present = (totals > 0.5).float()
+    within = counts / totals.clamp(min=1.0)
+    overall = (within * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+    terms = within.clamp(min=1e-9) * (within.clamp(min=1e-9).log() - overall.clamp(min=1e-9).log())
+    return (terms.sum(-1) * present.squeeze(-1)).sum(1) / present.sum((1, 2))
 
 
 def experts(c: PocketConfig, x: Tensor, weights: Tensor, w: dict[str, Tensor]) -> Tensor:
@@ -131,11 +149,11 @@ def dense_layer(c: PocketConfig, x: Tensor, cos: Tensor, sin: Tensor, mask, w: d
     return x + hidden.to(x.dtype) @ w["dense_down"].T
 
 
-def moe_layer(c: PocketConfig, x: Tensor, cos: Tensor, sin: Tensor, mask, w: dict[str, Tensor], bias: Tensor):
+def moe_layer(c: PocketConfig, x: Tensor, cos: Tensor, sin: Tensor, mask, w: dict[str, Tensor], bias: Tensor, sorts: Tensor):
     x = attend(c, x, cos, sin, mask, w)
     h = rms_norm(x, w["mlp_norm"], c.rms_norm_eps)
-    weights, chosen = route(c, h, w["router"], bias)
-    return x + experts(c, h, weights, w), chosen.flatten(0, -2).sum(0)
+    weights, chosen, scores = route(c, h, w["router"], bias)
+    return x + experts(c, h, weights, w), chosen.flatten(0, -2).sum(0), choice_by_sort(c, chosen, scores, sorts)
 
 
 def head_loss(c: PocketConfig, x: Tensor, norm: Tensor, head: Tensor, targets: Tensor) -> Tensor:
@@ -218,8 +236,9 @@ class Pocket:
             layers.append(names)
         return layers
 
-    def losses(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross entropy [rows, length] of each next token, and tokens per expert [moe layers, experts]."""
+    def losses(self, tokens: Tensor, start: Tensor, sorts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Cross entropy [rows, length] of each next token, tokens per expert [moe layers, experts], and the same by the
+        sort of token [moe layers, sorts, experts]; `sorts` is [rows, length, sorts], one-hot or zero."""
         c = self.c
         rows, length = tokens.shape
         index = torch.arange(length, device=tokens.device)
@@ -232,13 +251,14 @@ class Pocket:
         positions = index - start
         cos, sin = self.cos[positions], self.sin[positions]
         x = F.embedding(tokens, self.parameters["embed"].to(self.dtype))
-        loads = []
+        loads, by_sort = [], []
         for i, w in enumerate(self.layer_weights()):
             if i < c.first_k_dense_replace:
                 x = self._dense(c, x, cos, sin, mask, w)
             else:
-                x, load = self._moe(c, x, cos, sin, mask, w, self.bias[i - c.first_k_dense_replace])
+                x, load, counts = self._moe(c, x, cos, sin, mask, w, self.bias[i - c.first_k_dense_replace], sorts)
                 loads.append(load)
+                by_sort.append(counts)
         targets = torch.roll(tokens, -1, 1)
         loss = self._head(c, x, self.parameters["final_norm"], self.parameters["head"].to(self.dtype), targets)
-        return loss, torch.stack(loads)
+        return loss, torch.stack(loads), torch.stack(by_sort)

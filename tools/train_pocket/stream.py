@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,15 @@ from tokenizer import Tokenizer
 
 # Shares of training tokens by task; recall starts with RECALL_FIRST and falls to its share by RECALL_UNTIL.
 SHARES = {
-    "arithmetic": 0.17, "choice": 0.17, "retrieval": 0.19, "tools": 0.13, "episodes": 0.12, "tracing": 0.09,
-    "functions": 0.03, "dialogue": 0.03, "recall": 0.07,
+    "arithmetic": 0.18, "choice": 0.24, "retrieval": 0.15, "tools": 0.11, "episodes": 0.11, "tracing": 0.08,
+    "functions": 0.05, "dialogue": 0.03, "recall": 0.05,
 }
-RECALL_FIRST, RECALL_UNTIL = 0.35, 0.3
+RECALL_FIRST, RECALL_UNTIL = 0.35, 0.2
 TASK_NAMES = list(SHARES)
-# Easy levels come first; from this part of the run on all levels are equally frequent.
-EASY_UNTIL = 0.15
+# Easy levels come first; from this part of the run on each level is somewhat more frequent than the one before it.
+EASY_UNTIL, EASY_FIRST, HARD_LATER = 0.12, 0.8, 0.15
 LONG_DOCUMENT = 512  # tokens; the prompts of longer ones carry no loss
+DENSE = {"tracing", "recall"}  # tasks with a denser form of training
 CHAINED = {"arithmetic", "choice", "tracing", "functions", "dialogue"}
 
 SYSTEMS = [
@@ -39,25 +41,62 @@ SYSTEMS = [
 ]
 
 
-def shares(progress: float) -> dict[str, float]:
-    late = min(1.0, progress / RECALL_UNTIL)
-    recall = RECALL_FIRST + (SHARES["recall"] - RECALL_FIRST) * late
-    rest = (1.0 - recall) / (1.0 - SHARES["recall"])
-    return {name: recall if name == "recall" else share * rest for name, share in SHARES.items()}
+def _named_numbers(text: str) -> dict[str, float]:
+    return {name: float(number) for name, number in (part.split("=") for part in text.split(",") if part)}
 
 
-def level_of(rng: random.Random, levels: tuple[int, ...], progress: float) -> int:
-    tilt = 0.8 * max(0.0, 1.0 - progress / EASY_UNTIL)
-    return rng.choices(levels, [math.exp(-tilt * level) for level in levels])[0]
+@dataclass(frozen=True)
+class Mix:
+    """What a part of a run draws otherwise than the first one did. All of it is empty for the first."""
+
+    shares: dict[str, float] = field(default_factory=dict)  # of tasks, before all are scaled to 1
+    emphasis: dict[str, float] = field(default_factory=dict)  # how much more often a level is drawn, by `task/level`
+    dense: bool = False
+
+    @staticmethod
+    def parse(shares: str, emphasis: str, dense: bool) -> "Mix":
+        """From `tracing=0.12,recall=0.1` and `tracing/2=3`."""
+        mix = Mix(_named_numbers(shares), _named_numbers(emphasis), dense)
+        levels = {f"{task}/{level}" for task, module in TASKS.items() for level in module.LEVELS}
+        unknown = (set(mix.shares) - set(SHARES)) | (set(mix.emphasis) - levels)
+        if unknown:
+            raise ValueError(f"unknown tasks or levels: {sorted(unknown)}")
+        return mix
 
 
-def conversation(rng: random.Random, task: str, progress: float) -> Example:
-    module = TASKS[task]
-    example = module.make(rng, level_of(rng, module.LEVELS, progress), False)
+def add_mix(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shares", default="", help="shares of tokens that differ, as tracing=0.12,recall=0.1; all are scaled to 1")
+    parser.add_argument("--emphasis", default="", help="levels to draw more often, as tracing/2=3,choice/4=2")
+    parser.add_argument("--dense", action="store_true", help="the denser forms of tracing and recall")
+
+
+def mix_options(args) -> tuple[str, ...]:
+    return ("--shares", args.shares, "--emphasis", args.emphasis, *(["--dense"] if args.dense else []))
+
+
+def shares(progress: float, mix: Mix) -> dict[str, float]:
+    wanted = SHARES | mix.shares
+    total = sum(wanted.values())
+    recall = RECALL_FIRST + (wanted["recall"] / total - RECALL_FIRST) * min(1.0, progress / RECALL_UNTIL)
+    rest = (1.0 - recall) / (total - wanted["recall"])
+    return {name: recall if name == "recall" else share * rest for name, share in wanted.items()}
+
+
+def level_of(rng: random.Random, task: str, progress: float, mix: Mix) -> int:
+    late, levels = min(1.0, progress / EASY_UNTIL), TASKS[task].LEVELS
+    tilt = HARD_LATER * late - EASY_FIRST * (1.0 - late)
+    return rng.choices(levels, [math.exp(tilt * level) * mix.emphasis.get(f"{task}/{level}", 1.0) for level in levels])[0]
+
+
+def drawn(rng: random.Random, task: str, progress: float, mix: Mix) -> Example:
+    level = level_of(rng, task, progress, mix)
+    return TASKS[task].make(rng, level, False, **({"dense": True} if mix.dense and task in DENSE else {}))
+
+
+def conversation(rng: random.Random, task: str, progress: float, mix: Mix) -> Example:
+    example = drawn(rng, task, progress, mix)
     if task in CHAINED and rng.random() < 0.15:
-        other = rng.choice(sorted(CHAINED))
-        module = TASKS[other]
-        example.messages += module.make(rng, level_of(rng, module.LEVELS, progress), False).messages
+        example.messages += drawn(rng, rng.choice(sorted(CHAINED)), progress, mix).messages
     return example
 
 
@@ -70,9 +109,9 @@ def system_text(rng: random.Random) -> str | None:
     return chat.DEFAULT_SYSTEM if pick < 0.85 else rng.choice(SYSTEMS)
 
 
-def document(rng: random.Random, tokenizer: Tokenizer, task: str, progress: float) -> tuple[list[int], list[int]]:
+def document(rng: random.Random, tokenizer: Tokenizer, task: str, progress: float, mix: Mix) -> tuple[list[int], list[int]]:
     """Token ids and loss weights. Short answers weigh more a token, so that no task drowns another."""
-    example = conversation(rng, task, progress)
+    example = conversation(rng, task, progress, mix)
     ids, weights = tokenizer.encode_segments(chat.render(example.messages, example.tools, system_text(rng)))
     answers = sum(weight == chat.ANSWER for weight in weights)
     scale = min(6.0, max(0.6, math.sqrt(64 / max(1, answers)) * max(1.0, math.sqrt(len(ids) / LONG_DOCUMENT))))
@@ -81,7 +120,7 @@ def document(rng: random.Random, tokenizer: Tokenizer, task: str, progress: floa
     return ids, [answer if w == chat.ANSWER else prompt if w else 0 for w in weights]
 
 
-def pack(seed: str, tokenizer: Tokenizer, rows: int, length: int, progress: float) -> dict[str, np.ndarray]:
+def pack(seed: str, tokenizer: Tokenizer, rows: int, length: int, progress: float, mix: Mix) -> dict[str, np.ndarray]:
     """One chunk. `weight[t]` belongs to the prediction of token t + 1; `start[t]` is where t's document begins."""
     rng = random.Random(seed)
     tokens = np.full((rows, length), tokenizer.pad, np.int16)
@@ -90,10 +129,10 @@ def pack(seed: str, tokenizer: Tokenizer, rows: int, length: int, progress: floa
     task = np.full((rows, length), 255, np.uint8)
     filled = [0] * rows
     spent = dict.fromkeys(TASK_NAMES, rng.random() * 500.0)
-    misses, share = 0, shares(progress)
+    misses, share = 0, shares(progress, mix)
     while misses < 24:
         name = min(TASK_NAMES, key=lambda t: spent[t] / share[t])
-        ids, weights = document(rng, tokenizer, name, progress)
+        ids, weights = document(rng, tokenizer, name, progress, mix)
         size = len(ids)
         row = next((r for r in range(rows) if filled[r] + size <= length), None)
         if row is None:
@@ -114,7 +153,8 @@ class Stream:
     """Starts workers for the given shards and hands out their chunks in order."""
 
     def __init__(self, tokenizer_dir: str, spool: str, seed: int, shards: list[int], rows: int, length: int,
-                 total_steps: int, first_step: int, workers: int, first_progress: float = 0.0, ahead: int = 48):
+                 total_steps: int, first_step: int, workers: int, first_progress: float = 0.0, mix: tuple[str, ...] = (),
+                 ahead: int = 48):
         self.spool, self.shards = Path(spool), shards
         self.spool.mkdir(parents=True, exist_ok=True)
         for old in self.spool.glob("*.np[yz]"):
@@ -123,7 +163,7 @@ class Stream:
         command = [sys.executable, os.path.abspath(__file__), "--worker", "--tokenizer", tokenizer_dir, "--spool", spool,
                    "--seed", str(seed), "--shards", ",".join(map(str, shards)), "--rows", str(rows), "--length", str(length),
                    "--total-steps", str(total_steps), "--first-progress", str(first_progress), "--first-step", str(first_step), "--ahead", str(ahead),
-                   "--workers", str(workers), "--parent", str(os.getpid())]
+                   "--workers", str(workers), "--parent", str(os.getpid()), *mix]
         quiet = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
         self.processes = [subprocess.Popen([*command, "--index", str(i)], env=quiet) for i in range(workers)]
         self.waited_s = 0.0
@@ -158,7 +198,7 @@ class Stream:
 def _worker(args) -> None:
     tokenizer = Tokenizer.load(args.tokenizer)
     spool, shards = Path(args.spool), [int(s) for s in args.shards.split(",")]
-    index = args.index
+    mix, index = Mix.parse(args.shares, args.emphasis, args.dense), args.index
     while True:
         step, shard = args.first_step + index // len(shards), shards[index % len(shards)]
         while step > int((spool / "consumed").read_text()) + args.ahead:
@@ -166,7 +206,7 @@ def _worker(args) -> None:
                 return
             time.sleep(0.01)
         progress = args.first_progress + (1.0 - args.first_progress) * min(1.0, step / args.total_steps)
-        chunk = pack(f"{args.seed}/{shard}/{step}", tokenizer, args.rows, args.length, progress)
+        chunk = pack(f"{args.seed}/{shard}/{step}", tokenizer, args.rows, args.length, progress, mix)
         scratch = spool / f"{shard}_{step}.tmp.npy"
         with open(scratch, "wb") as out:
             np.savez(out, **chunk)
@@ -182,6 +222,7 @@ def main() -> None:
     for name in ("seed", "rows", "length", "total-steps", "first-step", "ahead", "workers", "index", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--first-progress", type=float, default=0.0)
+    add_mix(parser)
     _worker(parser.parse_args())
 
 

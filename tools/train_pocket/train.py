@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 import checkpoint
 from config import PocketConfig
-from model import Pocket, initial_parameters
+from model import Pocket, initial_parameters, told_by_choice
 from optimizer import MuonAdam
-from stream import TASK_NAMES, Stream
+from stream import TASK_NAMES, Mix, Stream, add_mix, mix_options
 from tokenizer import Tokenizer
 
 ANSWER_AT_LEAST = 12  # loss weights from here up belong to answers
@@ -44,9 +44,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--adam-lr", type=float, default=1e-3, help="norms and router")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--bias-rate", type=float, default=1e-3, help="step of the routing bias")
+    parser.add_argument("--specialise", type=float, default=0.02, help="weight of the wish that expert choice tells the task")
+    parser.add_argument("--specialise-until", type=float, default=0.5, help="nats a layer's choice should tell; no more is asked")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data-seed", type=int, default=11)
     parser.add_argument("--first-progress", type=float, default=0.0, help="where the curriculum stands at the first step; for parts")
+    add_mix(parser)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--log-every", type=int, default=50)
     parser.add_argument("--save-every", type=int, default=1000)
@@ -59,8 +62,8 @@ class Schedule:
     """Warm-up, a constant rate, and a linear fall to zero. A file `decay` in the run's folder, holding two numbers
     (start of the fall, last step), replaces the plan while the run goes on; rank 0 reads it and tells the others."""
 
-    def __init__(self, args, begin: int, device):
-        self.begin, self.warmup, self.path = begin, args.warmup, Path(args.out) / "decay"
+    def __init__(self, args, device):
+        self.warmup, self.path = args.warmup, Path(args.out) / "decay"
         self.plan = torch.tensor([args.decay_from, args.steps], device=device)
         self.decay_from, self.steps = args.decay_from, args.steps
 
@@ -72,7 +75,7 @@ class Schedule:
         self.decay_from, self.steps = self.plan.tolist()
 
     def rate(self, step: int) -> float:
-        warm = min(1.0, (step - self.begin + 1) / self.warmup)
+        warm = min(1.0, (step + 1) / self.warmup)
         if step < self.decay_from:
             return warm
         return warm * max(0.0, (self.steps - step) / (self.steps - self.decay_from))
@@ -122,6 +125,11 @@ def answer_losses(losses: torch.Tensor, batch: dict[str, torch.Tensor], world: i
     return {name: round(mean[i], 4) for i, name in enumerate(TASK_NAMES)}
 
 
+def one_hot_tasks(task: torch.Tensor) -> torch.Tensor:
+    """[..., tasks], zero where no document lies."""
+    return (task.long().unsqueeze(-1) == torch.arange(len(TASK_NAMES), device=task.device)).float()
+
+
 def reduce_gradients(gradients: dict[str, torch.Tensor], world: int) -> dict[str, torch.Tensor]:
     if world == 1:
         return gradients
@@ -151,6 +159,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    Mix.parse(args.shares, args.emphasis, args.dense)  # a wrong name is told here, before workers start
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     c = PocketConfig()
@@ -162,10 +171,10 @@ def main() -> None:
         optimizer.state, optimizer.adam_steps = state["optimizer"], state["adam_steps"]
     shards = list(range(rank, args.shards, world))
     stream = Stream(args.tokenizer, f"{args.spool}-{rank}", args.data_seed, shards, args.rows, args.length, args.steps, first_step,
-                    max(1, args.workers // world), args.first_progress)
+                    max(1, args.workers // world), args.first_progress, mix_options(args))
     feeder = Feeder(stream, shards, first_step, device)
     model = Pocket(c, parameters, bias, torch.bfloat16 if device.type == "cuda" else torch.float32, device.type == "cuda")
-    schedule = Schedule(args, first_step, device)
+    schedule = Schedule(args, device)
     if rank == 0:
         (out / "arguments.json").write_text(json.dumps(vars(args) | {"world": world, "torch": torch.__version__}, indent=1) + "\n")
     try:
@@ -189,10 +198,13 @@ def run(args, out, rank, world, first_step, shards, feeder, stream, model, optim
         total, load = None, None
         for _ in shards:
             batch = feeder.next()
-            losses, new_load = model.losses(batch["tokens"], batch["start"])
+            sorts = one_hot_tasks(batch["task"])
+            losses, new_load, by_task = model.losses(batch["tokens"], batch["start"], sorts)
             weight = batch["weight"].float()
             loss = (losses * weight).sum() / weight.sum() / len(shards)
-            loss.backward()
+            told = told_by_choice(by_task)
+            wish = torch.relu(args.specialise_until - told).mean() * (args.specialise / len(shards))
+            (loss + wish).backward()
             total = loss.detach() if total is None else total + loss.detach()
             load = new_load if load is None else load + new_load
         gradients = reduce_gradients({n: p.grad for n, p in parameters.items()}, world)
@@ -205,7 +217,7 @@ def run(args, out, rank, world, first_step, shards, feeder, stream, model, optim
         if step % args.log_every == 0:
             if world > 1:
                 dist.all_reduce(total, op=dist.ReduceOp.AVG)
-            by_task = answer_losses(losses, batch, world)
+            answers = answer_losses(losses, batch, world)
             value, now = total.item(), time.monotonic()
             if value != value:
                 raise RuntimeError(f"loss is not a number at step {step}")
@@ -213,7 +225,8 @@ def run(args, out, rank, world, first_step, shards, feeder, stream, model, optim
                 speed = (step - lap_step) * step_tokens / max(now - lap, 1e-9)
                 record = {"step": step, "tokens": step * step_tokens, "seconds": round(now - began, 1), "loss": round(value, 4),
                           "rate": round(rate, 4), "tokens_per_s": round(speed), "data_wait_s": round(stream.waited_s, 1),
-                          "load_max_over_mean": round((load.max(-1).values / load.mean(-1)).max().item(), 2), "answers": by_task}
+                          "load_max_over_mean": round((load.max(-1).values / load.mean(-1)).max().item(), 2),
+                          "told_by_choice": [round(nats, 3) for nats in told.tolist()], "answers": answers}
                 log.write(json.dumps(record) + "\n")
                 log.flush()
                 print(json.dumps(record), flush=True)

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, DeepseekV3ForCausalLM
 
 import chat
 import checkpoint
+import score
 from config import PocketConfig
 from generate import Decoder
 from heldout import Cell, example, question
@@ -70,10 +71,9 @@ def main() -> None:
             error = ((got - want).norm(dim=-1) / want.norm(dim=-1)).max().item()
             out = model.generate(torch.tensor([ids]), max_new_tokens=120, do_sample=False, eos_token_id=ours.im_end, pad_token_id=ours.pad)
         reply = ours.decode(out[0, len(ids) :].tolist()).removesuffix("<|im_end|>")
-        expected = next(m for m in made.messages if m["role"] == "assistant")
-        wanted = ours.decode(ours.encode_segments(chat.render_message(expected)[3:-1])[0])
-        right += reply == wanted
-        print(f"{task}/{level}: {len(ids)} tokens, worst relative error {error:.1e}, {'right' if reply == wanted else 'WRONG'}: {reply!r}")
+        judged = score.judge(made.scoring, reply, made.answer)
+        right += judged
+        print(f"{task}/{level}: {len(ids)} tokens, worst relative error {error:.1e}, {'right' if judged else 'WRONG'}: {reply!r}")
     print(f"{right} of {len(CELLS)} right")
 
 

@@ -1,15 +1,18 @@
-"""Arithmetic word problems with worked steps, levels 1 to 5.
+"""Arithmetic: word problems with worked steps, and results at once, levels 1 to 8.
 
 1: one addition or subtraction; 2: two of them; 3: three steps, one a product with a digit; 4: a product of two
-two-digit numbers and a sum; 5: five steps, exact division and three-digit factors among them.
+two-digit numbers and a sum; 5: five steps, exact division and three-digit factors among them; 6: eight such steps.
+Without any working: 7: a product with a digit, and a sum or difference, or four two-digit terms; 8: a product of two
+two-digit numbers. What must be worked out in one go has no certain answer at this size: there precision shows.
 """
 
 import entities
 from example import Example, assistant, user
 from wording import Wordings
 
-LEVELS = (1, 2, 3, 4, 5)
-BEYOND = (6,)  # never trained: eight steps like level 5's
+LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
+BEYOND = (9,)  # never trained: twelve steps like level 5's
+AT_ONCE = (7, 8)
 
 START = Wordings(
     "[At first |In the morning |Today |To begin with, |At the start |On Monday |This week |]{a} "
@@ -64,6 +67,10 @@ BARE = Wordings(
     "[What is|What's|Compute|Work out|Calculate|Find|Tell me|Please compute|Can you work out|Give me|Solve|Evaluate|How much is] "
     "[|the value of |the result of |the sum ]{expression}[?|.| please.|, step by step.]",
 )
+QUICK = Wordings(
+    "[Answer at once|In your head|Without any steps|No working|Just the result|Straight away|Directly|Quickly]"
+    "[:|, please:| now:|, tell me:] [what is|compute|work out|calculate|find|give me|how much is] {expression}[?|.|, please.| in all?]",
+)
 
 _SENTENCES = {"+": GAIN, "-": LOSE, "*": TIMES, "/": SHARE}
 
@@ -95,8 +102,8 @@ def work(value: int, op: str, n: int) -> tuple[list[str], int]:
 
 def _steps(rng, level: int) -> list[tuple[str, int]]:
     """A start value (op '') and operations that keep the value positive and exact."""
-    top = {1: 20, 2: 99, 3: 60, 4: 99, 5: 200, 6: 400}[level]
-    count = {1: 1, 2: 2, 3: 3, 4: 2, 5: 5, 6: 8}[level]
+    top = {1: 20, 2: 99, 3: 60, 4: 99, 5: 200, 6: 400, 9: 400}[level]
+    count = {1: 1, 2: 2, 3: 3, 4: 2, 5: 5, 6: 8, 9: 12}[level]
     value = rng.randint(3, top)
     if level == 4:
         value = rng.randint(11, 99)
@@ -129,7 +136,36 @@ def _steps(rng, level: int) -> list[tuple[str, int]]:
     return steps
 
 
+def _quick_steps(rng, level: int) -> list[tuple[str, int]]:
+    """A sum or product to be answered at once; its value is positive."""
+    if level == 8:
+        return [("", rng.randint(11, 99)), ("*", rng.randint(11, 99))]
+    if rng.random() < 0.5:
+        first, digit = rng.randint(11, 99), rng.randint(2, 9)
+        op = rng.choice("+-")
+        return [("", first), ("*", digit), (op, rng.randint(2, 99) if op == "+" else rng.randint(2, min(99, first * digit - 1)))]
+    value = rng.randint(11, 99)
+    steps = [("", value)]
+    for _ in range(3):
+        op = rng.choice("+-") if value > 12 else "+"
+        n = rng.randint(11, 99) if op == "+" else rng.randint(11, min(99, value - 1))
+        steps.append((op, n))
+        value += n if op == "+" else -n
+    return steps
+
+
+def _quick(rng, level: int, unseen: bool) -> Example:
+    steps = _quick_steps(rng, level)
+    value = steps[0][1]
+    for op, n in steps[1:]:
+        value = {"+": value + n, "-": value - n, "*": value * n}[op]
+    question = QUICK.pick(rng, unseen, expression=_expression(steps, rng.choice(["signs", "signs", "words", "tight", "x"])))
+    return Example("arithmetic", level, [user(question), assistant(f"The answer is {value}.")], "number", value, facts={"steps": steps})
+
+
 def make(rng, level: int, unseen: bool) -> Example:
+    if level in AT_ONCE:
+        return _quick(rng, level, unseen)
     steps = _steps(rng, level)
     lines, value = [], steps[0][1]
     for op, n in steps[1:]:
@@ -147,15 +183,19 @@ def make(rng, level: int, unseen: bool) -> Example:
 _SPOKEN = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 
 
-def _bare(rng, steps, unseen: bool) -> str:
-    """The expression alone, in one of the ways people write it."""
-    form = rng.choice(["signs", "signs", "words", "tight", "x"])
+def _expression(steps, form: str) -> str:
     expression = str(steps[0][1])
     for i, (op, n) in enumerate(steps[1:]):
         if i and op in "*/":
             expression = f"({expression})"
         sign = {"words": _SPOKEN[op], "x": "x" if op == "*" else op}.get(form, op)
         expression += f"{sign}{n}" if form == "tight" else f" {sign} {n}"
+    return expression
+
+
+def _bare(rng, steps, unseen: bool) -> str:
+    """The expression alone, in one of the ways people write it."""
+    expression = _expression(steps, rng.choice(["signs", "signs", "words", "tight", "x"]))
     if rng.random() < 0.15:
         return expression + rng.choice(["", " =", "?", " = ?"])
     return BARE.pick(rng, unseen, expression=expression)

@@ -1,19 +1,22 @@
-"""Multiple choice over generated facts, levels 1 to 6.
+"""Multiple choice over generated facts, levels 1 to 7.
 
 1: two facts, two options; 2: four facts, four options; 3: four people with two facts each; 4: the reverse question
 (who?) or the largest and smallest of four numbers; 5: two hops through a best friend; 6: as 2, answered with the
-option's letter, which is a hop more. Up to level 5 the options are words, judged by the likelihood of each. A share
-of the training examples asks for the reason first.
+option's letter, which is a hop more; 7: three hops, through the best friend of a best friend. But for level 6 the
+options are words, judged by the likelihood of each. Training asks several questions about a scene, which may hold
+fewer people than the level's, in each of the forms, a share of them with the reason first.
 """
 
 import entities
 from example import Example, assistant, user
 from wording import Wordings
 
-LEVELS = (1, 2, 3, 4, 5, 6)
-BEYOND = (7,)  # never trained: as 2, with sixteen people
+LEVELS = (1, 2, 3, 4, 5, 6, 7)
+BEYOND = (8,)  # never trained: as 2, with sixteen people
 LETTERS = "ABCD"
-FORMS, FORM_SHARES = ("word", "letter", "reason"), (0.4, 0.35, 0.25)
+HOPS = {5: 2, 7: 3}
+MOST_QUESTIONS = 4
+FORMS, WORD_SHARES, LETTER_SHARES = ("word", "letter", "reason"), (0.6, 0.25, 0.15), (0.15, 0.7, 0.15)
 WORD_LISTS = (
     lambda options: "Options: " + ", ".join(options) + ".",
     lambda options: "\n".join("- " + option for option in options),
@@ -105,69 +108,84 @@ OPEN = Wordings(
 )
 
 
+# A question about a scene: its text, the options in order, the right one, and the reason in words.
+Asked = tuple[str, list[str], str, str]
+
+
 def make(rng, level: int, unseen: bool, plain: bool = False) -> Example:
-    """`plain` makes the tested form: a word of the options, or on level 6 a letter, with no reason."""
-    facts, question, options, right, reason = _build(rng, 2 if level == 6 else level, unseen)
+    """`plain` makes the tested form: one question, answered by a word of the options, or on level 6 by a letter, with no
+    reason. In training a scene may be smaller than its level's, and several questions are asked about it."""
+    facts, asked = _scene(rng, 2 if level == 6 else level, unseen, smaller=not plain)
     rng.shuffle(facts)
-    letter = LETTERS[options.index(right)]
-    text = rng.choice(["\n", " "]).join(facts) + "\n" + question + "\n"
-    recheck = {"facts": facts, "options": options, "right": right}
-    form = ("letter" if level == 6 else "word") if plain else rng.choices(FORMS, FORM_SHARES)[0]
-    if form == "word":
-        text += rng.choice(WORD_LISTS)(options) + "\n" + OPEN.pick(rng, unseen)
-        return Example("choice", level, [user(text), assistant(right)], "choice", right, facts=recheck)
-    mark = rng.choice(["{}. {}", "{}) {}", "({}) {}", "{}: {}"])
-    text += "\n".join(mark.format(LETTERS[i], option) for i, option in enumerate(options)) + "\n"
-    recheck["letters"] = LETTERS[: len(options)]
-    if form == "reason":
-        text += REASON.pick(rng, unseen)
-        reply = f"{reason}\nThe answer is {letter}."
-    else:
-        text += CLOSING.pick(rng, unseen)
-        reply = letter
-    return Example("choice", level, [user(text), assistant(reply)], "choice", letter, facts=recheck)
+    asked = rng.sample(asked, 1 if plain else min(len(asked), rng.randint(1, MOST_QUESTIONS)))
+    text = rng.choice(["\n", " "]).join(facts) + "\n"
+    mark, words = rng.choice(["{}. {}", "{}) {}", "({}) {}", "{}: {}"]), rng.choice(WORD_LISTS)
+    messages, recheck, answer = [], {"facts": facts}, None
+    for question, options, right, reason in asked:
+        form = ("letter" if level == 6 else "word") if plain else rng.choices(FORMS, LETTER_SHARES if level == 6 else WORD_SHARES)[0]
+        letter = LETTERS[options.index(right)]
+        text += question + "\n"
+        if form == "word":
+            text += words(options) + "\n" + OPEN.pick(rng, unseen)
+            reply = right
+        else:
+            text += "\n".join(mark.format(LETTERS[i], option) for i, option in enumerate(options)) + "\n"
+            text += (REASON if form == "reason" else CLOSING).pick(rng, unseen)
+            reply = f"{reason}\nThe answer is {letter}." if form == "reason" else letter
+        if answer is None:
+            answer = right if form == "word" else letter
+            recheck |= {"options": options, "right": right} | ({} if form == "word" else {"letters": LETTERS[: len(options)]})
+        messages += [user(text), assistant(reply)]
+        text = ""
+    return Example("choice", level, messages, "choice", answer, facts=recheck)
 
 
-def _build(rng, level: int, unseen: bool):
-    """Facts, the question, the options, the right option, and the reason in words."""
-    count = {1: 2, 7: 16}.get(level, 4)
-    people = entities.persons.several(rng, unseen, 2 * count if level == 5 else count)
+def _scene(rng, level: int, unseen: bool, smaller: bool) -> tuple[list[str], list[Asked]]:
+    """Facts, and all questions of the level about them."""
+    if level in HOPS:
+        return _friends(rng, HOPS[level], rng.randint(1, 3) if smaller else 3, unseen)
+    count = {1: 2, 8: 16}.get(level, 4)
+    if smaller and level > 1:
+        count = rng.randint(2, count)
+    people = entities.persons.several(rng, unseen, count)
     names = rng.sample(sorted(RELATIONS), 2)
     if level == 4 and rng.random() < 0.5:
-        ages = rng.sample(range(8, 90), count)
-        facts = [AGE.pick(rng, unseen, a=p, v=v) for p, v in zip(people, ages)]
-        oldest = rng.random() < 0.5
-        right_age = (max if oldest else min)(ages)
-        right = people[ages.index(right_age)]
-        question = (OLDEST if oldest else YOUNGEST).pick(rng, unseen)
-        listed = ", ".join(f"{p} {v}" for p, v in zip(people, ages))
-        return facts, question, rng.sample(people, count), right, f"{listed}. {right_age} is {right}."
-    told, asked, pool, say, reverse = RELATIONS[names[0]]
-    if level <= 3 or level == 7:
+        return _ages(rng, people, unseen)
+    facts, asked = [], []
+    for name in names[: 2 if level == 3 else 1]:
+        told, question, pool, say, reverse = RELATIONS[name]
         values = pool.several(rng, unseen, count)
-        facts = [told.pick(rng, unseen, a=p, v=v) for p, v in zip(people, values)]
-        if level == 3:
-            told2, _, pool2, _, _ = RELATIONS[names[1]]
-            values2 = pool2.several(rng, unseen, count)
-            facts += [told2.pick(rng, unseen, a=p, v=v) for p, v in zip(people, values2)]
-        who = rng.randrange(count)
-        question = asked.pick(rng, unseen, a=people[who])
-        options = rng.sample(values, count)
-        if count > 4:
-            others = [value for value in options if value != values[who]]
-            options = rng.sample([values[who], *others[:3]], 4)
-        return facts, question, options, values[who], say.format(a=people[who], v=values[who])
-    if level == 5:
-        askers, friends = people[:3], people[3:6]
-        values = pool.several(rng, unseen, 4)
-        facts = [FRIEND.pick(rng, unseen, a=p, b=q) for p, q in zip(askers, friends)]
-        facts += [told.pick(rng, unseen, a=q, v=v) for q, v in zip(friends, values)]
-        who = rng.randrange(3)
-        question = asked.pick(rng, unseen, a=f"the best friend of {askers[who]}")
-        reason = f"The best friend of {askers[who]} is {friends[who]}. " + say.format(a=friends[who], v=values[who])
-        return facts, question, rng.sample(values, 4), values[who], reason
-    values = pool.several(rng, unseen, count)
-    facts = [told.pick(rng, unseen, a=p, v=v) for p, v in zip(people, values)]
-    who = rng.randrange(count)
-    question = reverse.pick(rng, unseen, v=values[who])
-    return facts, question, rng.sample(people, count), people[who], say.format(a=people[who], v=values[who])
+        facts += [told.pick(rng, unseen, a=p, v=v) for p, v in zip(people, values)]
+        for p, v in zip(people, values):
+            text = reverse.pick(rng, unseen, v=v) if level == 4 else question.pick(rng, unseen, a=p)
+            right, others = (p, people) if level == 4 else (v, values)
+            wrong = rng.sample([other for other in others if other != right], min(3, count - 1))
+            asked.append((text, rng.sample([right, *wrong], len(wrong) + 1), right, say.format(a=p, v=v)))
+    return facts, asked
+
+
+def _ages(rng, people: list[str], unseen: bool) -> tuple[list[str], list[Asked]]:
+    ages = rng.sample(range(8, 90), len(people))
+    facts = [AGE.pick(rng, unseen, a=p, v=v) for p, v in zip(people, ages)]
+    listed, asked = ", ".join(f"{p} {v}" for p, v in zip(people, ages)), []
+    for question, extreme in ((OLDEST, max(ages)), (YOUNGEST, min(ages))):
+        right = people[ages.index(extreme)]
+        reason = f"{listed}. {extreme} is {right}."
+        asked.append((question.pick(rng, unseen), rng.sample(people, len(people)), right, reason))
+    return facts, asked
+
+
+def _friends(rng, hops: int, count: int, unseen: bool) -> tuple[list[str], list[Asked]]:
+    """Chains of best friends, `hops` facts long; only the last friend holds a value."""
+    _, _, pool, say, _ = relation = RELATIONS[rng.choice(sorted(RELATIONS))]
+    people = entities.persons.several(rng, unseen, hops * count)
+    chains = [people[i * hops : (i + 1) * hops] for i in range(count)]
+    values = pool.several(rng, unseen, count + 1)
+    facts = [FRIEND.pick(rng, unseen, a=p, b=q) for chain in chains for p, q in zip(chain, chain[1:])]
+    facts += [relation[0].pick(rng, unseen, a=chain[-1], v=v) for chain, v in zip(chains, values)]
+    asked = []
+    for chain, v in zip(chains, values):
+        who = "the best friend of " * (hops - 1) + chain[0]
+        reason = " ".join(f"The best friend of {p} is {q}." for p, q in zip(chain, chain[1:])) + " " + say.format(a=chain[-1], v=v)
+        asked.append((relation[1].pick(rng, unseen, a=who), rng.sample(values, count + 1), v, reason))
+    return facts, asked

@@ -1,7 +1,8 @@
-"""Tool episodes: several calls, each waiting for the result before it; the level is the number of calls, 1 to 5.
+"""Tool episodes: several calls, each waiting for the result before it; up to 5 the level is the number of calls.
 
 A chain hands a value of one result to the next call; a collection asks for several things one by one and reports
-the largest. Errors come back at times and must be answered: a busy service by the same call again, a misspelt name
+the largest. Levels 6 and 7 are collections of three and four calls that report the total at once, of two-digit and of
+three-digit numbers. Errors come back at times and must be answered: a busy service by the same call again, a misspelt name
 by the corrected one, a refusal by telling the user. One wrong turn fails the whole episode.
 """
 
@@ -11,7 +12,8 @@ import entities
 from example import Example, assistant, calls, result, user
 from wording import Wordings, is_unseen
 
-LEVELS = (1, 2, 3, 4, 5)
+LEVELS = (1, 2, 3, 4, 5, 6, 7)
+TOTALS = {6: (3, 99), 7: (4, 999)}  # calls, largest amount
 BEYOND = (8,)  # never trained: eight calls
 
 LINKS = """customer order invoice parcel truck driver garage city account card branch manager team project folder
@@ -27,6 +29,11 @@ COLLECT = Wordings(
     "[|Please |Kindly |Can you |Could you |I want you to |I need you to |Now |Hello, ]"
     "[find|look up|check|get|fetch] the {what} of {items}[, and say|, then say|, then tell me|, and tell me] which is "
     "[the largest|the highest|the greatest|the biggest|the top one][.|, please.|, thanks.| in the end.]",
+)
+TOTAL = Wordings(
+    "[|Please |Kindly |Can you |Could you |I want you to |I need you to |Now |Hello, ]"
+    "[find|look up|check|get|fetch] the {what} of {items}[, and say|, then say|, then tell me|, and tell me] "
+    "[the total|the sum|the sum of all|what they come to|how much that is in all][.|, please.|, thanks.| in the end.]",
 )
 OF_PATH = Wordings(
     "the [|right |one |first ]{inner} [of|for|belonging to|that belongs to|with|used by|held by|known for|near|from|"
@@ -70,7 +77,7 @@ def _misspell(rng, word: str) -> str:
 
 
 def make(rng, level: int, unseen: bool) -> Example:
-    if rng.random() < 0.6:
+    if level not in TOTALS and rng.random() < 0.6:
         return _chain(rng, level, unseen)
     return _collection(rng, level, unseen)
 
@@ -119,10 +126,11 @@ def _chain(rng, level: int, unseen: bool) -> Example:
 
 
 def _collection(rng, level: int, unseen: bool) -> Example:
-    trouble = _trouble(rng, level)
+    calls_made, largest = TOTALS.get(level, (level, 999))
+    trouble = _trouble(rng, calls_made)
     if trouble == "refused":
         trouble = "busy"
-    count = level - 1 if trouble else level
+    count = calls_made - 1 if trouble else calls_made
     items = entities.things.several(rng, unseen, count)
     while True:
         measure, parameter = rng.choice(MEASURES), rng.choice(["item", "name", "thing", "product", "article"])
@@ -133,9 +141,9 @@ def _collection(rng, level: int, unseen: bool) -> Example:
         spelt[items[0]] = _misspell(rng, items[0])
     listed = [spelt[item] for item in items]
     said = listed[0] if count == 1 else ", ".join(listed[:-1]) + " and " + listed[-1]
-    episode = _Episode(COLLECT.pick(rng, unseen, what=measure, items=said))
+    episode = _Episode((TOTAL if level in TOTALS else COLLECT).pick(rng, unseen, what=measure, items=said))
     name = f"get_{measure}"
-    amounts = rng.sample(range(2, 999), count)
+    amounts = rng.sample(range(2, largest), count)
     wrong_at = rng.randrange(count) if trouble == "busy" else 0
     for i, item in enumerate(items):
         if trouble == "busy" and i == wrong_at:
@@ -145,7 +153,10 @@ def _collection(rng, level: int, unseen: bool) -> Example:
             episode.call(name, {parameter: spelt[item]}, {"error": hint})
         episode.call(name, {parameter: item}, {measure: amounts[i]})
     best = items[amounts.index(max(amounts))]
-    episode.messages.append(assistant(f"The largest {measure} is {max(amounts)}, of {best}."))
+    report = f"The total {measure} is {sum(amounts)}."
+    if level not in TOTALS:
+        report = f"The largest {measure} is {max(amounts)}, of {best}."
+    episode.messages.append(assistant(report))
     other = rng.choice([m for m in MEASURES if m != measure])
     tools = [_declare(name, parameter)] + ([_declare(f"get_{other}", parameter)] if rng.random() < 0.5 else [])
     rng.shuffle(tools)

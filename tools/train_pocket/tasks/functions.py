@@ -1,14 +1,15 @@
-"""Small Python functions to write against tests, levels 1 to 4.
+"""Small Python functions to write against tests, levels 1 to 6.
 
 1: one operation on a number; 2: two operations, or two arguments; 3: a condition, or a list reduced by a built-in;
-4: a list built or counted by a loop with a condition. The tests are in the prompt; an answer is right when it passes
+4: a list built or counted by a loop with a condition. From the tests alone, without a description: 5: one operation;
+6: two, or a reduction. The tests are in the prompt; an answer is right when it passes
 them and a few that are kept back.
 """
 
 from example import Example, assistant, user
 from wording import Wordings, is_unseen
 
-LEVELS = (1, 2, 3, 4)
+LEVELS = (1, 2, 3, 4, 5, 6)
 _STEMS = """calc make get find do solve apply run fix turn shift scale fold pick mix build change compute give work
 move form join cut set""".split()
 _ENDS = "it value number result one all data item step total thing part".split()
@@ -21,13 +22,19 @@ ASK = Wordings(
     "[Tests|Checks|Examples|It must pass]:\n{tests}",
 )
 
+ASK_TESTS = Wordings(
+    "[Write|Define|Give me|Please write|Create|Implement|I need|Make] a [|small |short |Python |simple ]function "
+    "{signature} [that passes|so that it passes|to pass|for] [these tests|the tests below|the following tests|these examples|all of these]"
+    "[.|:|, please.| in Python.]\n{tests}",
+)
+
 
 def make(rng, level: int, unseen: bool) -> Example:
     while True:
         name = rng.choice(NAMES)
         if is_unseen("function " + name) == unseen:
             break
-    arguments, what, body, draw = {1: _one, 2: _two, 3: _three, 4: _four}[level](rng)
+    arguments, what, body, draw = {1: _one, 2: _two, 3: _three, 4: _four, 5: _one, 6: _hidden}[level](rng)
     source = f"def {name}({', '.join(arguments)}):\n{body}"
     scope: dict = {}
     exec(source, {"__builtins__": {"sum": sum, "max": max, "min": min, "len": len, "abs": abs, "sorted": sorted}}, scope)
@@ -36,7 +43,8 @@ def make(rng, level: int, unseen: bool) -> Example:
         values = draw()
         spelled = ", ".join(repr(value) for value in values)
         cases.append(f"{name}({spelled}) == {scope[name](*values)!r}")
-    text = ASK.pick(rng, unseen, signature=f"{name}({', '.join(arguments)})", what=what, tests="\n".join(cases[:3]))
+    ask = ASK if level < 5 else ASK_TESTS
+    text = ask.pick(rng, unseen, signature=f"{name}({', '.join(arguments)})", what=what, tests="\n".join(cases[:3]))
     reply = f"```python\n{source}\n```"
     facts = {"source": source, "name": name, "tests": cases}
     return Example("functions", level, [user(text), assistant(reply)], "code", cases, facts=facts)
@@ -72,6 +80,15 @@ def _two(rng):
     x, y = rng.sample("xnvabk", 2)
     op = rng.choice("+-*")
     return [x, y], rng.choice(_PHRASES[op]).format(x=x, n=y), f"    return {x} {op} {y}", _integers(rng, 2)
+
+
+def _hidden(rng):
+    """What three tests can tell: a product and a sum, or a list reduced."""
+    if rng.random() < 0.5:
+        x, op, m, n = rng.choice("xnvabk"), rng.choice("+-"), rng.randint(2, 9), rng.randint(1, 20)
+        return [x], "", f"    return {x} * {m} {op} {n}", _integers(rng, 1, -9, 15)
+    x, code = rng.choice("xnvabk"), rng.choice(list(_REDUCE))
+    return [x], "", f"    return {code.format(x=x)}", _lists(rng)
 
 
 _REDUCE = {

@@ -1,7 +1,7 @@
-"""Finding facts in long text, levels 1 to 4, at 256 to 4096 tokens and beyond.
+"""Finding facts in long text, levels 1 to 5, at 256 to 4096 tokens and beyond.
 
 1: one needle in filler; 2: four needles of one kind; 3: twelve; 4: two hops, from a person to a room to its code,
-among four of each. Needles lie at random depths. The answer is the value alone, on level 4 with the room before it. A
+among four of each; 5: which of six needles has the largest number. Needles lie at random depths. The answer is the value alone, on level 4 with the room before it. A
 quarter of the training examples of levels 2 and 3 are bare lists of keys and values.
 """
 
@@ -9,8 +9,8 @@ import entities
 from example import Example, assistant, user
 from wording import Wordings
 
-LEVELS = (1, 2, 3, 4)
-BEYOND = (5,)  # never trained: 24 needles whose keys are a person and a place, each of them in several keys
+LEVELS = (1, 2, 3, 4, 5)
+BEYOND = (6,)  # never trained: 24 needles whose keys are a person and a place, each of them in several keys
 LENGTHS = (256, 512, 1024, 2048, 4096)  # prompt tokens, about
 FILLER_SENTENCES = 3000
 # Prompt tokens per filler sentence and per needle, measured on the project's tokenizer; only lengths depend on them.
@@ -52,6 +52,10 @@ QUESTION = Wordings(
 ROOM_QUESTION = Wordings(
     "[What is|Tell me|Find|Give me|Say|Please find] [the code|the number|the key|the password] [for|of] the room "
     "[where {a} is|that {a} is in|in which we find {a}|of {a}|{a} stays in][.|, please.| from the text.|?]",
+)
+MOST_QUESTION = Wordings(
+    "[Who|What|Tell me who|Say who|Find out who] [has|uses|was given|needs] [the largest|the highest|the greatest|the biggest] "
+    "[code|number|secret|key|password][?|, please?| of all?| in the text?| in all?]",
 )
 LIST_QUESTION = Wordings(
     "[What|Which value|Which entry|What value|What entry] [is at|belongs to|stands beside|goes with|is listed for] {k}"
@@ -107,8 +111,11 @@ def make(rng, level: int, unseen: bool, length: int = 0) -> Example:
         return _listing(rng, level, unseen)
     training = not length
     length = length or _training_length(rng)
-    count = {1: 1, 2: 4, 3: 12, 4: 4, 5: 24}[level]
-    values = _distinct(rng, lambda: _value(rng, unseen), count)
+    count = {1: 1, 2: 4, 3: 12, 4: 4, 5: 6, 6: 24}[level]
+    if training and level == 5:  # one question a text, so mostly short ones, and fewer needles at times
+        count = rng.randint(2, 6)
+        length = rng.randint(100, 800) if rng.random() < 0.7 else length
+    values = _distinct(rng, lambda: entities.digits(rng, 2, 3) if level == 5 else _value(rng, unseen), count)
     if level == 4:
         people = entities.persons.several(rng, unseen, count)
         rooms = _distinct(rng, lambda: entities.identifier(rng) if rng.random() < 0.5 else entities.digits(rng, 2, 3), count)
@@ -117,9 +124,11 @@ def make(rng, level: int, unseen: bool, length: int = 0) -> Example:
         question = ROOM_QUESTION.pick(rng, unseen, a=people[0])
         values = [f"Room {r}: {v}" for r, v in zip(rooms, values)]
     else:
-        keys = _composite(rng, unseen) if level == 5 else _distinct(rng, lambda: _key(rng, unseen), count)
+        keys = _composite(rng, unseen) if level == 6 else _distinct(rng, lambda: _key(rng, unseen), count)
         needles = [NEEDLE.pick(rng, unseen, k=k, v=v) for k, v in zip(keys, values)]
         question = QUESTION.pick(rng, unseen, k=keys[0])
+    if level == 5:
+        question, values = MOST_QUESTION.pick(rng, unseen), [max(zip(keys, values), key=lambda pair: int(pair[1]))[0]]
     pool = fillers(unseen)
     filler_count = max(0, int((length - TOKENS_AROUND - TOKENS_PER_NEEDLE * len(needles)) / TOKENS_PER_FILLER))
     start = rng.randrange(len(pool))
@@ -130,7 +139,7 @@ def make(rng, level: int, unseen: bool, length: int = 0) -> Example:
     text = f"{opening}\n{expand(haystack, pool)}\n{question}"
     facts = {"haystack": haystack, "before": opening, "after": question, "needles": needles, "length": length}
     messages = [user(text), assistant(values[0])]
-    if training and count > 1:  # more questions about the same text, for training only
+    if training and level != 5 and count > 1:  # more questions about the same text, for training only
         for i in range(1, min(count, 5)):
             if level == 4:
                 more = ROOM_QUESTION.pick(rng, unseen, a=people[i])

@@ -1,16 +1,17 @@
-"""Tool calls, levels 1 to 5.
+"""Tool calls, levels 1 to 6.
 
 1: one tool, one parameter; 2: one of three tools, two typed parameters; 3: one of four, three or four parameters of
 which some are optional and unsaid; 4: two or three calls in one turn; 5: half of the requests cannot be served (no
-tool fits, or a required value is missing), and saying so is the right answer.
+tool fits, or a required value is missing), and saying so is the right answer; 6: as 2, with whole numbers said as a sum
+or product whose value the call must hold at once.
 """
 
 from example import Example, assistant, calls, result, user
 from tasks.toolkit import KINDS, VERBS, Tool, draw_tool
 from wording import Wordings
 
-LEVELS = (1, 2, 3, 4, 5)
-BEYOND = (6,)  # never trained: one of eight tools, six parameters
+LEVELS = (1, 2, 3, 4, 5, 6)
+BEYOND = (7,)  # never trained: one of eight tools, six parameters
 
 REQUEST = Wordings(
     "[|Please |Kindly |Can you |Could you |Would you |I want you to |I need you to |You should |Now |Hello, please |"
@@ -37,9 +38,21 @@ def _values(rng, tool: Tool, unseen: bool) -> dict:
     return {p.name: p.value(rng, unseen) for p in ordered if p.name not in tool.optional or rng.random() < 0.5}
 
 
+def _computed(rng) -> tuple[str, int]:
+    """A number as it is said, and what it comes to."""
+    form = rng.randrange(4)
+    a, b = rng.randint(11, 99), rng.randint(2, 9)
+    if form == 0:
+        return f"{a} times {b}", a * b
+    if form == 1:
+        return f"twice {a}", 2 * a
+    c, d = rng.randint(11, 99), rng.randint(11, 99)
+    return (f"{a} plus {c}", a + c) if form == 2 else (f"{a} plus {c} plus {d}", a + c + d)
+
+
 def make(rng, level: int, unseen: bool) -> Example:
     taken: set[str] = set()
-    count = {1: 1, 2: 3, 3: 4, 4: rng.randint(1, 3), 5: rng.randint(1, 3), 6: 8}[level]
+    count = {1: 1, 2: 3, 3: 4, 4: rng.randint(1, 3), 5: rng.randint(1, 3), 6: 3, 7: 8}[level]
     tools = []
     for _ in range(count):
         if level == 1:
@@ -47,28 +60,35 @@ def make(rng, level: int, unseen: bool) -> Example:
         elif level == 3:
             kinds = rng.choices(KINDS, k=rng.randint(3, 4))
         elif level == 6:
+            kinds = ["integer", rng.choice(KINDS)]
+        elif level == 7:
             kinds = rng.choices(KINDS, k=6)
         else:
             kinds = rng.choices(KINDS, k=2 if level == 2 else rng.randint(1, 2))
         kinds = [kind if kinds[:i].count(kind) < 3 else "integer" for i, kind in enumerate(kinds)]
-        optional = rng.randint(1, len(kinds) - 1) if level in (3, 6) else 0
+        optional = rng.randint(1, len(kinds) - 1) if level in (3, 7) else 0
         tools.append(draw_tool(rng, unseen, taken, kinds, optional))
     declared = [tool.declaration() for tool in tools]
     if level == 4:
         return _several(rng, unseen, tools, declared)
     tool = rng.choice(tools)
     values = _values(rng, tool, unseen)
+    said = dict(values)
+    if level == 6:
+        for p in tool.parameters:
+            if p.kind == "integer":
+                said[p.name], values[p.name] = _computed(rng)
     trouble = level == 5 and rng.random() < 0.5
     reply = None
     if trouble and rng.random() < 0.5:
         gap = rng.choice(list(values))
-        del values[gap]
+        del said[gap]
         reply = MISSING.format(gap)
     elif trouble:
         tool = draw_tool(rng, unseen, taken, [p.kind for p in tool.parameters])
-        values = _values(rng, tool, unseen)
+        said = _values(rng, tool, unseen)
         reply = NO_TOOL
-    text = REQUEST.pick(rng, unseen, does=rng.choice(VERBS[tool.verb]), noun=tool.noun, rest=_mention(rng, tool, values))
+    text = REQUEST.pick(rng, unseen, does=rng.choice(VERBS[tool.verb]), noun=tool.noun, rest=_mention(rng, tool, said))
     text = text.replace(" .", ".").replace(" ,", ",").replace("  ", " ")
     messages = [user(text)]
     if reply is not None:

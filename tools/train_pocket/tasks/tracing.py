@@ -1,8 +1,11 @@
-"""Small Python programs to trace, levels 1 to 5, answered line by line and with the printed value.
+"""Small Python programs to trace, levels 1 to 6, answered line by line and with the printed value.
 
 1: one variable, one to three assignments; 2: two variables; 3: a for loop; 4: a loop with a condition; 5: a function
-called in a loop, or two nested loops. A line of the trace is what changed, `x = 3 + 4 = 7`, and where there are two
-variables, how both then stand.
+called in a loop, or two nested loops; 6: a program of level 1 to 3 answered at once, without a trace. A line of the
+trace is what changed, `x = 3 + 4 = 7`, and where there are two variables, how both then stand.
+
+Dense training says more about two variables: a line names its operands before their values, `x = y + 4 = 3 + 4 = 7`,
+which makes one lookup at a time of two, and many questions are asked about one program's variables.
 """
 
 import keyword
@@ -10,8 +13,9 @@ import keyword
 from example import Example, assistant, user
 from wording import Wordings, is_unseen
 
-LEVELS = (1, 2, 3, 4, 5)
-BEYOND = (6,)  # never trained: level 4 with eight to ten rounds and larger numbers
+LEVELS = (1, 2, 3, 4, 5, 6)
+AT_ONCE = 6
+BEYOND = (7,)  # never trained: level 4 with eight to ten rounds and larger numbers
 NAMES = [a + b for a in "abcdefghkmnpqrstuvwxyz" for b in ["", "1", "2", "a", "o", "um", "ot", "ix"]]
 NAMES = [name for name in NAMES if not keyword.iskeyword(name)] + list("abcdefghkmnpqrstuvwxyz") * 6
 FUNCTIONS = ["func", "work", "next_one", "step", "next_value", "calc", "fn", "act", "mix", "apply", "move", "turn"]
@@ -22,6 +26,17 @@ ASK = Wordings(
     "[Trace|Run|Execute|Follow|Step through|Simulate] [this|the following|the next] [program|code|script|Python program]"
     "[.| and say what it prints.| by hand.| and give the output.| step by step.]\n{code}",
 )
+
+ASK_QUICK = Wordings(
+    "[Answer at once|In your head|Without any steps|No trace|Just the result|Straight away|Directly|Quickly][:|, please:| now:|, tell me:] "
+    "[what|which value|which number] does this [program|code|script|piece of code|Python program] [print|output|write|show]?\n{code}",
+)
+
+ASK_AGAIN = Wordings(
+    "[And|Now|Next|Then|Also|And now] [what does|which value does|which number does] print({what}) [show|write|give|output]"
+    "[?| at the end?| after that?| there?| instead?]",
+)
+MOST_AGAIN = 8
 
 
 def _name(rng, unseen: bool, taken: set[str]) -> str:
@@ -35,7 +50,8 @@ def _name(rng, unseen: bool, taken: set[str]) -> str:
 class _Program:
     """Source lines, the trace, and the variables as they stand."""
 
-    def __init__(self):
+    def __init__(self, named: bool):
+        self.named = named  # whether a line of two variables says its operands' names
         self.code: list[str] = []
         self.trace: list[str] = []
         self.vars: dict[str, int] = {}
@@ -51,24 +67,64 @@ class _Program:
         a = scope[left] if left in scope else int(left)
         b = scope[right] if right in scope else int(right)
         value = {"+": a + b, "-": a - b, "*": a * b}[op]
-        self.trace.append(f"{name} = {a} {op} {b} = {value}")
+        names = f"{left} {op} {right} = " if self.named and len(self.vars) > 1 else ""
+        self.trace.append(f"{name} = {names}{a} {op} {b} = {value}")
         self.vars[name] = value
 
     def stand(self) -> None:
         self.trace[-1] += " (" + ", ".join(f"{name} = {value}" for name, value in self.vars.items()) + ")"
 
 
-def make(rng, level: int, unseen: bool) -> Example:
-    program, taken = _Program(), set()
+def make(rng, level: int, unseen: bool, dense: bool = False) -> Example:
+    program, taken = _Program(dense), set()
     first = _name(rng, unseen, taken)
-    {1: _straight, 2: _two, 3: _loop, 4: _branch, 5: _nested, 6: _long_branch}[level](rng, program, first, unseen, taken)
-    shown = rng.choice(list(program.vars)) if level == 2 else first
+    if dense and level == 2 and rng.random() < 0.5:
+        _constants(rng, program, first, unseen, taken)
+        return _asked_again(rng, program, level, unseen)
+    kind = rng.choice((1, 2, 3)) if level == AT_ONCE else level
+    {1: _straight, 2: _two, 3: _loop, 4: _branch, 5: _nested, 7: _long_branch}[kind](rng, program, first, unseen, taken)
+    if dense and level == 2 and rng.random() < 0.6:
+        return _asked_again(rng, program, level, unseen)
+    shown = rng.choice(list(program.vars)) if kind == 2 else first
     program.code.append(f"print({shown})")
     answer = program.vars[shown]
     code = "\n".join(program.code)
-    text = ASK.pick(rng, unseen, code=code)
-    reply = "\n".join(program.trace) + f"\nIt prints {answer}."
+    text = (ASK_QUICK if level == AT_ONCE else ASK).pick(rng, unseen, code=code)
+    trace = [] if level == AT_ONCE else program.trace
+    reply = "\n".join([*trace, f"It prints {answer}."])
     return Example("tracing", level, [user(text), assistant(reply)], "trace", str(answer), facts={"code": code})
+
+
+def _asked_again(rng, program: _Program, level: int, unseen: bool) -> Example:
+    """A program with its trace, then many questions about how its variables stand, alone and in sums."""
+    names = list(program.vars)
+    asked = [rng.choice(names)]
+    for _ in range(rng.randint(2, MOST_AGAIN)):
+        pair = rng.sample(names, 2)
+        asked.append(rng.choice(names) if rng.random() < 0.6 else f"{pair[0]} {rng.choice('+-')} {pair[1]}")
+    code = "\n".join([*program.code, f"print({asked[0]})"])
+    text, said, values, messages = ASK.pick(rng, unseen, code=code), [*program.trace], [], []
+    for i, what in enumerate(asked):
+        left, *rest = what.split()
+        value = program.vars[left]
+        if rest:
+            a, b = value, program.vars[rest[1]]
+            value = a + b if rest[0] == "+" else a - b
+            said.append(f"{what} = {a} {rest[0]} {b} = {value}")
+        values.append(value)
+        text = ASK_AGAIN.pick(rng, unseen, what=what) if i else text
+        messages += [user(text), assistant("\n".join([*said, f"It prints {value}."]))]
+        said = []
+    return Example("tracing", level, messages, "open", str(values[0]), facts={"code": code, "asked": list(zip(asked, values))})
+
+
+def _constants(rng, p: _Program, x: str, unseen: bool, taken: set[str]) -> None:
+    """Two to six variables; a later line may set one of them again."""
+    names = [x] + [_name(rng, unseen, taken) for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4, 5)))]
+    for name in names:
+        p.set_constant(name, rng.randint(1, 30))
+    for _ in range(rng.randint(0, 2)):
+        p.set_constant(rng.choice(names), rng.randint(1, 30))
 
 
 def _op(rng, value: int) -> tuple[str, int]:

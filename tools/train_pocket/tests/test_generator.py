@@ -11,8 +11,9 @@ import pytest
 import chat
 import heldout
 import score
+import stream
 from entities import UNSEEN_WORDS
-from tasks import TASKS, retrieval
+from tasks import TASKS, arithmetic, choice, episodes, retrieval, tracing
 from wording import Wordings, expand, is_unseen
 
 DRAWS = 150
@@ -30,6 +31,7 @@ def draws(task: str, count: int = DRAWS):
 def test_arithmetic_steps_and_answers():
     for example in draws("arithmetic"):
         text = example.messages[-1]["content"]
+        assert example.level not in arithmetic.AT_ONCE or "\n" not in text
         for line in text.splitlines()[:-1]:
             left, right = line.split(" = ")
             assert eval(left.replace("/", "//")) == int(right), line
@@ -54,16 +56,25 @@ def test_choice_options_follow_from_the_facts():
         facts, options, right = example.facts["facts"], example.facts["options"], example.facts["right"]
         assert len(set(options)) == len(options)
         question = example.messages[0]["content"]
-        if example.level <= 3 or example.level >= 6:
+        if example.level in (1, 2, 3, 6, 8):
             named = [n for n in set(re.findall(r"[A-Z][a-z]+", question)) if _who_has(facts, n, options)]
             assert any(_who_has(facts, n, options) == [right] for n in named), question
         elif example.level == 4 and any(re.search(r"\d", f) for f in facts):
             ages = {o: int(re.search(r"\d+", next(f for f in facts if re.search(rf"\b{o}\b", f))).group()) for o in options}
             assert right in (max(ages, key=ages.get), min(ages, key=ages.get))
-        elif example.level == 5:
-            # Nobody who is asked about holds a value: only the friend in between does.
+        elif example.level in choice.HOPS:
+            # From the person asked about, friend by friend, to the one who alone holds the value.
             friends = [f for f in facts if "best friend" in f]
-            assert len(friends) == 3 and not any(_who_has([f], right, [right]) for f in friends)
+            assert not any(_who_has([f], right, [right]) for f in friends)
+            holder = next(f for f in facts if f not in friends and _who_has([f], right, [right]))
+            names = lambda s: set(re.findall(r"[A-Z][a-z]+", s)) - {"We", "It", "Everyone", "They", "In", "As"}  # noqa: E731
+            asked = question[question.rindex("the best friend of ") :]
+            reached = {re.search(r"[A-Z][a-z]+", asked).group()}
+            for _ in range(choice.HOPS[example.level] - 1):
+                told = next(f for f in friends if reached & names(f))
+                reached = names(told) - reached
+                friends.remove(told)
+            assert reached & names(holder), question
         if "letters" in example.facts:
             assert re.search(rf"[( ]?{example.answer}[.):]+ {re.escape(right)}", question)
         else:
@@ -78,11 +89,21 @@ def test_retrieval_has_its_value_once_and_rebuilds():
                 for _ in range(10):
                     example = retrieval.make(rng, level, unseen, length)
                     text, facts = example.messages[0]["content"], example.facts
-                    assert any(example.answer.split(": ")[-1] in needle for needle in facts["needles"])
+                    assert any(example.answer.split(": ")[-1].lower() in needle.lower() for needle in facts["needles"])
                     body = retrieval.expand(facts["haystack"], retrieval.fillers(unseen))
                     assert text == f"{facts['before']}\n{body}\n{facts['after']}"
                     for needle in facts["needles"]:
                         assert needle in body
+                    if level == 5:
+                        numbers = {int(re.search(r"\d+", needle).group()): needle for needle in facts["needles"]}
+                        assert example.answer.lower() in numbers[max(numbers)].lower()
+
+
+def _said_values(text: str) -> list[int]:
+    """What the sums, products and doubles in a request come to."""
+    said = re.findall(r"\d+(?: (?:plus|times) \d+)+", text)
+    values = [eval(s.replace("plus", "+").replace("times", "*")) for s in said]
+    return values + [2 * int(n) for n in re.findall(r"[Tt]wice (\d+)", text)]
 
 
 def test_tool_calls_satisfy_their_schemas():
@@ -96,7 +117,8 @@ def test_tool_calls_satisfy_their_schemas():
         spoken = example.messages[0]["content"]
         for _, arguments in example.answer:
             for value in arguments.values():
-                assert isinstance(value, bool) or str(value) in spoken
+                computed = example.level == 6 and isinstance(value, int) and value in _said_values(spoken)
+                assert isinstance(value, bool) or computed or str(value) in spoken
 
 
 def test_episodes_use_only_what_they_were_told():
@@ -114,7 +136,8 @@ def test_episodes_use_only_what_they_were_told():
         final = example.messages[-1]["content"]
         if "amounts" in example.facts:
             amounts = [v for r in results for v in r.values() if isinstance(v, int)]
-            assert f"is {max(amounts)}, of" in final
+            told = f"is {sum(amounts)}." if example.level in episodes.TOTALS else f"is {max(amounts)}, of"
+            assert told in final
         elif example.facts["trouble"] != "refused":
             assert final.endswith(f"is {list(results[-1].values())[0]}.")
 
@@ -125,7 +148,49 @@ def test_traced_programs_print_their_answers():
         with contextlib.redirect_stdout(out):
             exec(example.facts["code"], {})
         assert out.getvalue().strip() == example.answer
+        assert example.level != tracing.AT_ONCE or "\n" not in example.messages[-1]["content"]
         assert score.trace(example.messages[-1]["content"], example.answer)
+
+
+def test_dense_tracing_asks_about_what_the_program_leaves():
+    rng = random.Random("dense tracing")
+    for _ in range(DRAWS):
+        example = tracing.make(rng, 2, False, dense=True)
+        scope: dict = {}
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(example.facts["code"], scope)
+        replies = [m["content"] for m in example.messages if m["role"] == "assistant"]
+        for line in replies[0].splitlines()[:-1]:
+            equal = line.split(" (")[0].split(" = ")[2:]  # after names, whose values may have changed since
+            assert all(eval(side) == int(equal[-1]) for side in equal), line
+        asked = example.facts.get("asked", [])
+        assert not asked or len(asked) == len(replies)
+        for (what, value), reply in zip(asked, replies):
+            assert eval(what, {}, scope) == value and reply.endswith(f"It prints {value}.")
+
+
+def test_dense_recall_answers_stand_in_the_text():
+    rng = random.Random("dense recall")
+    for level in (1, 2, 3, 4):
+        for _ in range(DRAWS):
+            example = TASKS["recall"].make(rng, level, False, dense=True)
+            text = example.messages[0]["content"]
+            for reply in (m["content"] for m in example.messages if m["role"] == "assistant"):
+                words = re.findall(r"[\w-]+", reply)
+                assert words[-1] in text or words[-1].capitalize() in text
+
+
+def test_a_mix_changes_only_what_it_names():
+    plain = stream.shares(0.5, stream.Mix())
+    assert abs(sum(plain.values()) - 1) < 1e-9 and all(abs(plain[name] - share) < 1e-9 for name, share in stream.SHARES.items())
+    mixed = stream.shares(0.5, stream.Mix.parse("tracing=0.2", "", False))
+    assert abs(sum(mixed.values()) - 1) < 1e-9 and mixed["tracing"] > 2 * plain["tracing"]
+    assert abs(mixed["tools"] / mixed["choice"] - plain["tools"] / plain["choice"]) < 1e-9
+    rng, often = random.Random("mix"), stream.Mix.parse("", "tracing/2=50", False)
+    levels = [stream.level_of(rng, "tracing", 1.0, often) for _ in range(200)]
+    assert levels.count(2) > 150 and set(levels) != {2}
+    with pytest.raises(ValueError):
+        stream.Mix.parse("", "tracing/9=2", False)
 
 
 def test_functions_pass_their_tests_and_wrong_ones_fail():
