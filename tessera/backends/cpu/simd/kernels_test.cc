@@ -163,6 +163,7 @@ TEST_P(KernelsTest, Int16GroupsAreOffByATinyPartOfTheirLargest) {
   constexpr std::int64_t kPlaces[8] = {0, 4, 1, 5, 2, 6, 3, 7};
   for (const float largest : {1e-44f, 1e-36f, 1.0f, 1.9999999f, 2.0f, 777.7f, 1e37f}) {
     std::vector<float> in;
+    in.reserve(96);
     for (int i = 0; i < 96; ++i) in.push_back(largest * static_cast<float>(i * 29 % 63 - 31) / 31.0f);
     in[32] = -largest;
     std::vector<Int16Group> out(3);
