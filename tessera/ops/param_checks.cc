@@ -158,6 +158,11 @@ void check_params(const MlaAttentionParams& p) {
   TESSERA_CHECK(part.elements == shape.kv_lora_rank + shape.qk_rope_head_dim && part.first_group == shape.kv_lora_rank,
                 fmt::format("KV rows of {}, the first group of {}; expected [{} | {}]", part.elements, part.first_group,
                             shape.kv_lora_rank, shape.qk_rope_head_dim));
+  TESSERA_CHECK(
+      !p.cache.layout.part_has_scales(kPartLatent) || (part.scales == 2 && part.other_groups == shape.qk_rope_head_dim),
+      fmt::format("{} scales, the second for groups of {}; expected one for {} and one for {} elements", part.scales,
+                  part.other_groups, shape.kv_lora_rank, shape.qk_rope_head_dim));
+  TESSERA_CHECK(std::isfinite(p.softmax_scale), fmt::format("softmax_scale {}", p.softmax_scale));
   check_rows(p.cu_seqlens_q, p.pages);
   TESSERA_CHECK(std::ssize(p.forms) == p.pages.rows(),
                 fmt::format("{} forms of {} rows", p.forms.size(), p.pages.rows()));
@@ -180,6 +185,10 @@ void check_params(const DsaSelectParams& p) {
   TESSERA_CHECK(p.index_n_heads > 0 && p.index_head_dim == layout.parts[kPartIndexKeys].elements,
                 fmt::format("{} heads of {} over index keys of {}", p.index_n_heads, p.index_head_dim,
                             layout.parts[kPartIndexKeys].elements));
+  TESSERA_CHECK(!layout.part_has_scales(kPartIndexKeys) || layout.parts[kPartIndexKeys].scales == 1,
+                fmt::format("{} scales of an index key", layout.parts[kPartIndexKeys].scales));
+  TESSERA_CHECK(std::isfinite(p.softmax_scale) && p.softmax_scale > 0.0f,
+                fmt::format("softmax_scale {}, expected more than 0", p.softmax_scale));
   check_rows(p.cu_seqlens_q, p.pages);
   const std::int64_t tokens = p.cu_seqlens_q.back();
   check_matrix(p.q, tokens, std::int64_t{p.index_n_heads} * p.index_head_dim);

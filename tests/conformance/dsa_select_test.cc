@@ -1,7 +1,9 @@
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 
+#include "tests/conformance/guarded_scratch.h"
 #include "tests/conformance/mla_scene.h"
 
 namespace tessera::conformance {
@@ -34,10 +36,11 @@ class DsaSelectTest : public BackendTest {
     const DeviceMatrix device_weights = device_.upload_matrix(weights, 5);
     const auto positions = device_.upload(std::vector<std::int32_t>(static_cast<std::size_t>(q.rows * topk), -9));
     const auto counts = device_.upload(std::vector<std::int32_t>(static_cast<std::size_t>(q.rows), -9));
-    std::int64_t context = 1;
-    for (const Window& window : windows) context = std::max<std::int64_t>(context, window.kv_len);
-    const ops::Buffer scratch = device_.allocate(
-        backend().dsa_select_scratch_bytes(shape.heads, shape.head_dim, std::max<std::int64_t>(q.rows, 1), context));
+    ScratchSize size = scratch_;
+    size.tokens = std::max(size.tokens, q.rows);
+    for (const Window& window : windows) size.context = std::max<std::int64_t>(size.context, window.kv_len);
+    const GuardedScratch scratch(
+        device_, backend().dsa_select_scratch_bytes(shape.heads, shape.head_dim, size.tokens, size.context));
     backend().dsa_select(stream(), {.q = device_q.view(),
                                     .weights = device_weights.view(),
                                     .cu_seqlens_q = cu,
@@ -46,9 +49,10 @@ class DsaSelectTest : public BackendTest {
                                     .layer = layer,
                                     .index_n_heads = shape.heads,
                                     .index_head_dim = shape.head_dim,
-                                    .softmax_scale = scale_of(shape),
+                                    .softmax_scale = scale_.value_or(scale_of(shape)),
                                     .selection = {positions.data(), counts.data(), topk},
                                     .scratch = scratch.data()});
+    scratch.expect_guards_whole();
     const std::vector<std::int32_t> host = device_.download(positions);
     const std::vector<std::int32_t> host_counts = device_.download(counts);
     std::vector<std::vector<std::int32_t>> selected;
@@ -64,48 +68,101 @@ class DsaSelectTest : public BackendTest {
     return selected;
   }
   static float scale_of(const Shape& shape) { return 1.0f / std::sqrt(static_cast<float>(shape.head_dim)); }
+  ScratchSize scratch_;
+  std::optional<float> scale_;  // Instead of scale_of.
 
-  // Scores of positions 0 .. count - 1, and the largest sum of the magnitudes of one's terms.
-  static std::vector<double> scores(const Shape& shape, const HostMatrix& keys, std::int64_t count, const HostMatrix& q,
-                                    const HostMatrix& weights, std::int64_t t, double& magnitude) {
-    std::vector<double> out;
+  // One position's score, and how far a kernel's may be from it: not at all where relu surely makes every head zero.
+  struct Score {
+    double value = 0.0;
+    double error = 0.0;
+  };
+  // Scores of positions 0 .. count - 1 for token t.
+  std::vector<Score> scores(const Shape& shape, const HostMatrix& keys, std::int64_t count, const HostMatrix& q,
+                            const HostMatrix& weights, std::int64_t t) const {
+    const bool exact = device_.arithmetic() == Arithmetic::kDouble;
+    const auto scale = static_cast<double>(scale_of(shape));
+    std::vector<Score> out;
     for (std::int64_t j = 0; j < count; ++j) {
-      long double score = 0.0L;
-      long double terms = 0.0L;
+      Score score;
+      double squares = 0.0;
       for (std::int64_t h = 0; h < shape.heads; ++h) {
-        long double product = 0.0L;
+        double product = 0.0;
+        double terms = 0.0;
+        double squares_of_terms = 0.0;
         for (std::int64_t d = 0; d < shape.head_dim; ++d) {
-          const long double term =
-              static_cast<long double>(q.at(t, h * shape.head_dim + d)) * static_cast<long double>(keys.at(j, d));
+          const double term = static_cast<double>(q.at(t, h * shape.head_dim + d)) * static_cast<double>(keys.at(j, d));
           product += term;
-          terms += std::abs(term * static_cast<long double>(weights.at(t, h)));
+          terms += std::abs(term);
+          squares_of_terms += term * term;
         }
-        product *= static_cast<long double>(scale_of(shape));
-        if (product > 0.0L) score += static_cast<long double>(weights.at(t, h)) * product;
+        // Products may be taken in BF16: a term is off by 2^-8 of itself at most, and terms point anywhere, so that
+        // their sum is off by 2^-8 of the root of their squares, hardly ever more than twice that.
+        const double off = exact ? 1e-13 * terms : 0x1.0p-7 * std::sqrt(squares_of_terms);
+        if (product + off <= 0.0) continue;
+        const auto weight = static_cast<double>(weights.at(t, h));
+        score.value += weight * std::max(product, 0.0) * scale;
+        squares += off * off * weight * weight * scale * scale;
       }
-      out.push_back(static_cast<double>(score));
-      magnitude = std::max(magnitude, static_cast<double>(terms) * static_cast<double>(scale_of(shape)));
+      score.error = std::sqrt(squares) + (exact ? 0.0 : 0x1.0p-20 * std::abs(score.value));
+      out.push_back(score);
     }
     return out;
   }
 
-  // The right set, but for positions so near to the last one selected that rounding decides.
-  void expect_best(const std::vector<std::int32_t>& selected, const std::vector<double>& score, std::int32_t topk,
-                   double slack, int& excused) {
-    std::vector<double> sorted = score;
-    std::sort(sorted.rbegin(), sorted.rend());
+  struct Compared {
+    std::int64_t positions = 0;  // Of tokens that have a choice.
+    std::int64_t excused = 0;    // Of these, so near to the last one selected that rounding decides.
+  };
+  // The right set. Whether a position is in it is certain where, with every score anywhere within its error, fewer than
+  // topk others beat it, or topk others do.
+  static void expect_best(const std::vector<std::int32_t>& selected, const std::vector<Score>& score, std::int32_t topk,
+                          Compared& compared) {
     ASSERT_EQ(std::ssize(selected), std::min<std::int64_t>(topk, std::ssize(score)));
     if (std::ssize(score) <= topk) return;
-    const double last = sorted[static_cast<std::size_t>(topk - 1)];
+    // In the order of selection: by score descending, then by position.
+    std::vector<std::pair<double, std::size_t>> highest;
+    std::vector<std::pair<double, std::size_t>> lowest;
+    for (std::size_t j = 0; j < score.size(); ++j) {
+      highest.emplace_back(-(score[j].value + score[j].error), j);
+      lowest.emplace_back(-(score[j].value - score[j].error), j);
+    }
+    const auto at_highest = highest;
+    const auto at_lowest = lowest;
+    std::sort(highest.begin(), highest.end());
+    std::sort(lowest.begin(), lowest.end());
     const std::set<std::int32_t> set(selected.begin(), selected.end());
     for (std::size_t j = 0; j < score.size(); ++j) {
-      const bool in = set.contains(static_cast<std::int32_t>(j));
-      if (std::abs(score[j] - last) <= slack) {
-        ++excused;
+      // Itself is among those that may beat it where its highest score is above its lowest.
+      const std::int64_t may_beat = std::lower_bound(highest.begin(), highest.end(), at_lowest[j]) - highest.begin() -
+                                    (at_highest[j] < at_lowest[j] ? 1 : 0);
+      const std::int64_t surely_beat = std::lower_bound(lowest.begin(), lowest.end(), at_highest[j]) - lowest.begin();
+      ++compared.positions;
+      if (may_beat >= topk && surely_beat < topk) {
+        ++compared.excused;
         continue;
       }
-      EXPECT_EQ(in, score[j] > last) << "position " << j << " of score " << score[j] << ", the last one's is " << last;
+      EXPECT_EQ(set.contains(static_cast<std::int32_t>(j)), may_beat < topk)
+          << "position " << j << " of score " << score[j].value << " +- " << score[j].error << ": " << surely_beat
+          << " others are surely better, " << may_beat << " may be";
     }
+  }
+  // The selections of all the windows' tokens.
+  Compared expect_all_best(const MlaScene& scene, const Shape& shape, std::span<const Window> windows,
+                           const HostMatrix& q, const HostMatrix& weights, std::int32_t topk,
+                           const std::vector<std::vector<std::int32_t>>& selected) const {
+    Compared compared;
+    std::int64_t t = 0;
+    for (const Window& window : windows) {
+      const HostMatrix& keys = scene.index_keys[static_cast<std::size_t>(window.sequence)];
+      for (std::int32_t p = window.kv_len - window.new_tokens; p < window.kv_len; ++p, ++t) {
+        SCOPED_TRACE(testing::Message() << "token " << t << ", top " << topk);
+        expect_best(selected[static_cast<std::size_t>(t)], scores(shape, keys, p + 1, q, weights, t), topk, compared);
+      }
+    }
+    // Doubles leave nothing to rounding. Else a kernel that picks at random must not be excused.
+    const std::int64_t excused_max = device_.arithmetic() == Arithmetic::kDouble ? 0 : compared.positions / 20;
+    EXPECT_LE(compared.excused, excused_max) << "of " << compared.positions << " positions";
+    return compared;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, DsaSelectTest, all_backends(), backend_case_name);
@@ -126,23 +183,7 @@ TEST_P(DsaSelectTest, TakesTheBest) {
         const HostMatrix weights = random_matrix(random, tokens, shape.heads);  // Also negative ones.
         for (const std::int32_t topk : {1, 8, 64, 256}) {
           const auto selected = run(scene, shape, windows, q, weights, topk);
-          int excused = 0;
-          std::int64_t t = 0;
-          for (const Window& window : windows) {
-            const HostMatrix& keys = scene.index_keys[static_cast<std::size_t>(window.sequence)];
-            for (std::int32_t p = window.kv_len - window.new_tokens; p < window.kv_len; ++p, ++t) {
-              double magnitude = 0.0;
-              const std::vector<double> score = scores(shape, keys, p + 1, q, weights, t, magnitude);
-              SCOPED_TRACE(testing::Message() << "token " << t << ", top " << topk);
-              // Scores in F32 sums; products may be taken in BF16.
-              const double slack = (device_.arithmetic() == Arithmetic::kDouble ? 1e-13 : 0x1.0p-8) * magnitude;
-              expect_best(selected[static_cast<std::size_t>(t)], score, topk, slack, excused);
-            }
-          }
-          if (device_.arithmetic() == Arithmetic::kDouble && shape.head_dim > 1) {
-            // The last one itself is within the slack, and nothing else, but for scores that relu made zero.
-            EXPECT_LT(excused, tokens * (shape.heads < 4 ? 66 : 3));
-          }
+          expect_all_best(scene, shape, windows, q, weights, topk, selected);
         }
       }
     }
@@ -276,6 +317,73 @@ TEST_P(DsaSelectTest, ATokensSelectionDependsOnNeitherBatchNorChunks) {
   }
 }
 
+TEST_P(DsaSelectTest, TheLargeModelsWidthOverContextsAroundIt) {
+  constexpr std::uint64_t kSeed = 2145;
+  constexpr std::int32_t kTopk = 2048;
+  const Shape shape{4, 128};
+  for (const ops::KvFormat format : kv_formats()) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format));
+    MlaScene scene = random_mla_scene(device_, layout_of(shape, format, 64), kLayer, {2048, 2049, 2112, 5000}, kSeed);
+    Random random(kSeed + 7);
+    // The first has no choice, the second's last token one position too many, the third's chunk passes the width in its
+    // middle.
+    const std::vector<Window> chunks = {{0, 2048, 3}, {1, 2049, 2}, {2, 2112, 66}, {3, 5000, 5}};
+    const std::int64_t tokens = new_tokens(chunks);
+    const HostMatrix q = random_matrix(random, tokens, std::int64_t{shape.heads} * shape.head_dim);
+    const HostMatrix weights = random_matrix(random, tokens, shape.heads);
+    const auto selected = run(scene, shape, chunks, q, weights, kTopk);
+    const Compared compared = expect_all_best(scene, shape, chunks, q, weights, kTopk, selected);
+    EXPECT_GE(compared.positions, 2049 + 5 * 4996);
+    // Each chunk alone, each chunk's last token alone, and these together, in another order.
+    std::vector<Window> decode;
+    HostMatrix decode_q(4, q.cols);
+    HostMatrix decode_weights(4, weights.cols);
+    std::vector<std::vector<std::int32_t>> decoded;
+    std::int64_t end = tokens;
+    for (std::size_t w = 4; w-- > 0;) {
+      const Window& chunk = chunks[w];
+      const std::int64_t begin = end - chunk.new_tokens;
+      const auto alone =
+          run(scene, shape, std::vector<Window>{chunk}, q.slice(begin, end), weights.slice(begin, end), kTopk);
+      EXPECT_EQ(alone, std::vector(selected.begin() + begin, selected.begin() + end)) << chunk.kv_len << " tokens";
+      const Window last{chunk.sequence, chunk.kv_len, 1};
+      const auto one =
+          run(scene, shape, std::vector<Window>{last}, q.slice(end - 1, end), weights.slice(end - 1, end), kTopk);
+      EXPECT_EQ(one[0], selected[static_cast<std::size_t>(end - 1)]) << chunk.kv_len << " tokens";
+      std::copy_n(q.row(end - 1), q.cols, decode_q.values.begin() + std::ssize(decode) * q.cols);
+      std::copy_n(weights.row(end - 1), weights.cols,
+                  decode_weights.values.begin() + std::ssize(decode) * weights.cols);
+      decode.push_back(last);
+      decoded.push_back(one[0]);
+      end = begin;
+    }
+    EXPECT_EQ(run(scene, shape, decode, decode_q, decode_weights, kTopk), decoded);
+  }
+}
+
+TEST_P(DsaSelectTest, ScratchMayBeForMoreTokensAndLongerContexts) {
+  constexpr std::uint64_t kSeed = 2147;
+  const Shape shape{8, 64};
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  MlaScene scene = random_mla_scene(device_, layout_of(shape, ops::KvFormat::kBF16, 16), kLayer, {90, 50}, kSeed);
+  Random random(kSeed + 7);
+  const std::vector<Window> windows = {{0, 90, 70}, {1, 50, 1}};
+  const HostMatrix q = random_matrix(random, 71, 512);
+  const HostMatrix weights = random_matrix(random, 71, 8);
+  const auto own = run(scene, shape, windows, q, weights, 16);
+  scratch_ = {300, 4096};
+  EXPECT_EQ(run(scene, shape, windows, q, weights, 16), own);
+}
+
+TEST_P(DsaSelectTest, ScratchIsBoundedOverTheWholeContext) {
+  const auto bytes = [&](std::int64_t tokens, std::int64_t context) {
+    return backend().dsa_select_scratch_bytes(32, 128, tokens, context);
+  };
+  for (const std::int64_t tokens : {1, 64, 576, 8192}) {
+    EXPECT_LE(bytes(tokens, 1 << 20) - bytes(tokens, 64), kScratchBytesAContextToken << 20) << tokens << " tokens";
+  }
+}
+
 using DsaSelectDeathTest = DsaSelectTest;
 INSTANTIATE_TEST_SUITE_P(Backends, DsaSelectDeathTest, all_backends(), backend_case_name);
 
@@ -291,6 +399,11 @@ TEST_P(DsaSelectDeathTest, RefusesALayerWithoutIndexKeysAndOtherHeads) {
   EXPECT_DEATH(run(scene, {2, 8}, windows, HostMatrix(1, 16), weights, 4), "2 heads of 8 over index keys of 16");
   EXPECT_DEATH(run(scene, shape, windows, q, HostMatrix(1, 3), 4), "expected \\[1, 2\\]");
   EXPECT_DEATH(run(scene, shape, windows, q, weights, 0), "width");
+  // relu(a x) = a relu(x), and the order of scores, need a > 0.
+  for (const float scale : {0.0f, -1.0f, kNaN, std::numeric_limits<float>::infinity()}) {
+    scale_ = scale;
+    EXPECT_DEATH(run(scene, shape, windows, q, weights, 4), "softmax_scale .*, expected more than 0");
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tests/conformance/mla_attention_test.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tessera/base/check.h"
 
@@ -18,12 +19,16 @@ MlaAttentionTest::Problem MlaAttentionTest::make(const ops::MlaShape& shape, con
   const std::int64_t rows = std::int64_t{shape.heads} * (shape.qk_nope_head_dim + shape.v_head_dim);
   p.up = random_stored_weight(random, weight_case.format, rows, shape.kv_lora_rank, weight_case.group_size,
                               1.0 / std::sqrt(static_cast<double>(shape.kv_lora_rank)));
-  auto prepared = backend().prepare_mla_up(p.up.source(), shape);
-  TESSERA_CHECK(prepared.has_value());
-  p.prepared = std::move(*prepared);
+  p.prepared = prepare(p.up.source(), shape);
   p.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape.qk_nope_head_dim + shape.qk_rope_head_dim));
   p.scene = random_mla_scene(device_, layout, layer, lengths, seed + 1);
   return p;
+}
+
+ops::MlaUpProjection MlaAttentionTest::prepare(const ops::WeightSource& source, const ops::MlaShape& shape) {
+  auto prepared = backend().prepare_mla_up(source, shape);
+  TESSERA_CHECK(prepared.has_value());
+  return std::move(*prepared);
 }
 
 ops::KvLayout MlaAttentionTest::layout_of(const ops::MlaShape& shape, ops::KvFormat format, std::int32_t page_size) {
@@ -39,10 +44,10 @@ HostMatrix MlaAttentionTest::run(Problem& p, std::span<const Window> windows, co
   const std::vector<std::int32_t> cu = cumulative(windows);
   const DeviceMatrix device_q = device_.upload_matrix(q, padding);
   const DeviceMatrix out = device_.output_matrix(q.rows, std::int64_t{p.shape.heads} * p.shape.v_head_dim, padding);
-  std::int64_t context = 1;
-  for (const Window& window : windows) context = std::max<std::int64_t>(context, window.kv_len);
-  const ops::Buffer scratch =
-      device_.allocate(backend().mla_attention_scratch_bytes(p.shape, std::max<std::int64_t>(q.rows, 1), context));
+  ScratchSize size = p.scratch;
+  size.tokens = std::max(size.tokens, q.rows);
+  for (const Window& window : windows) size.context = std::max<std::int64_t>(size.context, window.kv_len);
+  const GuardedScratch scratch(device_, backend().mla_attention_scratch_bytes(p.shape, size.tokens, size.context));
   ops::MlaAttentionParams params{.q = device_q.view(),
                                  .cu_seqlens_q = cu,
                                  .forms = forms,
@@ -71,6 +76,7 @@ HostMatrix MlaAttentionTest::run(Problem& p, std::span<const Window> windows, co
     params.selection = &device_selection;
   }
   backend().mla_attention(stream(), params);
+  scratch.expect_guards_whole();
   return device_.download_matrix(out);
 }
 
@@ -202,6 +208,129 @@ TEST_P(MlaAttentionTest, TakesUpProjectionsOfEveryFormat) {
   }
 }
 
+TEST_P(MlaAttentionTest, TakesUpProjectionsInPlaceWhereverTheyLie) {
+  std::uint64_t seed = 1865;
+  const ops::MlaShape shape{3, 128, 8, 24, 30};
+  for (const WeightCase& c : weight_cases()) {
+    SCOPED_TRACE(testing::Message() << "seed " << ++seed << ", " << case_text(c));
+    Problem p = make(shape, c, layout_of(shape, ops::KvFormat::kBF16, 16), 0, {40}, seed);
+    Random random(seed + 7);
+    const std::vector<Window> windows = {{0, 40, 4}};
+    const HostMatrix q = random_matrix(random, 4, p.query_width());
+    for (const MlaForm form : {MlaForm::kExpanded, MlaForm::kAbsorbed}) {
+      p.prepared = prepare(p.up.source(), shape);
+      const HostMatrix expected = run(p, windows, {form}, q);
+      for (const std::size_t offset : {0, 1, 2, 3, 5}) {
+        std::vector<std::byte> file(p.up.data.size() + p.up.scales.size() + 64);
+        std::copy(p.up.data.begin(), p.up.data.end(), file.begin() + static_cast<std::int64_t>(offset));
+        std::byte* scales = file.data() + offset + p.up.data.size() + 3;
+        std::copy(p.up.scales.begin(), p.up.scales.end(), scales);
+        ops::WeightSource source = p.up.source();
+        source.data = file.data() + offset;
+        source.scales = p.up.scales.empty() ? nullptr : scales;
+        source.outlives_backend = true;
+        source.scales_outlive_backend = true;
+        p.prepared = prepare(source, shape);
+        EXPECT_TRUE(same_bits(run(p, windows, {form}, q), expected)) << form_name(form) << ", offset " << offset;
+      }
+    }
+  }
+}
+
+TEST_P(MlaAttentionTest, KeepsNoPointerIntoUpProjectionsThatDie) {
+  std::uint64_t seed = 1875;
+  const ops::MlaShape shape{3, 128, 8, 24, 30};
+  for (const WeightCase& c : weight_cases()) {
+    SCOPED_TRACE(testing::Message() << "seed " << ++seed << ", " << case_text(c));
+    Problem p = make(shape, c, layout_of(shape, ops::KvFormat::kBF16, 16), 0, {40}, seed);
+    Random random(seed + 7);
+    const std::vector<Window> windows = {{0, 40, 4}};
+    const HostMatrix q = random_matrix(random, 4, p.query_width());
+    for (const MlaForm form : {MlaForm::kExpanded, MlaForm::kAbsorbed}) {
+      p.prepared = prepare(p.up.source(), shape);
+      const HostMatrix expected = run(p, windows, {form}, q);
+      // All of it dies, or only the scales, which had been converted.
+      for (const bool mapped : {false, true}) {
+        StoredWeight dying = p.up;
+        ops::WeightSource source = dying.source();
+        source.outlives_backend = mapped;
+        p.prepared = prepare(source, shape);
+        if (!mapped) std::fill(dying.data.begin(), dying.data.end(), std::byte{0x7f});
+        std::fill(dying.scales.begin(), dying.scales.end(), std::byte{0x7f});
+        EXPECT_TRUE(same_bits(run(p, windows, {form}, q), expected))
+            << form_name(form) << (mapped ? ", scales died" : "");
+      }
+    }
+  }
+}
+
+TEST_P(MlaAttentionTest, TheLargeModelsSelectionAndALongContext) {
+  std::uint64_t seed = 1910;
+  const ops::MlaShape shape{2, 512, 64, 32, 24};
+  for (const ops::KvFormat format : kv_formats()) {
+    SCOPED_TRACE(testing::Message() << "seed " << ++seed << ", " << ops::kv_format_name(format));
+    Problem p = make(shape, {ops::WeightFormat::kBF16, 0}, layout_of(shape, format, 64), 1, {4100, 2060}, seed);
+    Random random(seed + 7);
+    const std::vector<Window> windows = {{0, 4100, 2}, {1, 2060, 1}};
+    const HostMatrix q = random_matrix(random, 3, p.query_width());
+    // Of the first two queries half of the context, of the third all but a few.
+    HostSelection selection{2048, {}};
+    for (const std::int64_t context : {4099, 4100, 2060}) {
+      std::vector<std::int32_t> positions;
+      for (std::int32_t j = 0; j < context; ++j) {
+        const std::int64_t left = selection.width - std::ssize(positions);
+        if (random.below(context - j) < left) positions.push_back(j);
+      }
+      selection.positions.push_back(positions);
+    }
+    const std::vector<double> expected = formula(p, windows, q, selection);
+    const std::vector<Window> single = {{0, 4100, 1}};
+    const HostMatrix single_q = q.slice(1, 2);
+    const std::vector<double> expected_dense = formula(p, single, single_q);
+    for (const MlaForm form : {MlaForm::kExpanded, MlaForm::kAbsorbed}) {
+      SCOPED_TRACE(form_name(form));
+      const HostMatrix got = run(p, windows, {form, form}, q, selection);
+      EXPECT_TRUE(near(got, expected, allowed()));
+      const HostMatrix alone = run(p, single, {form}, single_q, HostSelection{2048, {selection.positions[1]}});
+      EXPECT_TRUE(same_bits(alone, got.slice(1, 2)));
+      const HostMatrix dense = run(p, single, {form}, single_q);
+      EXPECT_TRUE(near(dense, expected_dense, allowed()));
+      EXPECT_TRUE(same_bits(run(p, std::vector<Window>{{0, 4100, 2}}, {form}, q.slice(0, 2)).slice(1, 2), dense));
+    }
+  }
+}
+
+TEST_P(MlaAttentionTest, ScratchMayBeForMoreTokensAndLongerContexts) {
+  constexpr std::uint64_t kSeed = 1868;
+  const ops::MlaShape shape{3, 64, 16, 24, 20};
+  Problem p =
+      make(shape, {ops::WeightFormat::kBF16, 0}, layout_of(shape, ops::KvFormat::kBF16, 16), 0, {70, 140}, kSeed);
+  Random random(kSeed + 7);
+  const std::vector<Window> windows = {{0, 70, 70}, {1, 140, 7}};
+  const HostMatrix q = random_matrix(random, 77, p.query_width());
+  HostSelection selection{16, {}};
+  for (std::int32_t t = 0; t < 77; ++t) selection.positions.push_back({0, 3, 11, 40, 60, 61});
+  for (const MlaForm form : {MlaForm::kExpanded, MlaForm::kAbsorbed}) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << form_name(form));
+    p.scratch = {};
+    const HostMatrix dense = run(p, windows, {form, form}, q);
+    const HostMatrix sparse = run(p, windows, {form, form}, q, selection);
+    p.scratch = {300, 5000};
+    EXPECT_TRUE(same_bits(run(p, windows, {form, form}, q), dense));
+    EXPECT_TRUE(same_bits(run(p, windows, {form, form}, q, selection), sparse));
+  }
+}
+
+TEST_P(MlaAttentionTest, ScratchIsBoundedOverTheWholeContext) {
+  const ops::MlaShape shape{64, 512, 64, 192, 256};
+  const auto bytes = [&](std::int64_t tokens, std::int64_t context) {
+    return backend().mla_attention_scratch_bytes(shape, tokens, context);
+  };
+  for (const std::int64_t tokens : {1, 64, 576, 8192}) {
+    EXPECT_LE(bytes(tokens, 1 << 20) - bytes(tokens, 64), kScratchBytesAContextToken << 20) << tokens << " tokens";
+  }
+}
+
 TEST_P(MlaAttentionTest, ATokensResultDependsOnNeitherBatchNorChunks) {
   constexpr std::uint64_t kSeed = 1870;
   const ops::MlaShape shape{3, 64, 16, 24, 20};
@@ -327,6 +456,18 @@ TEST_P(MlaAttentionDeathTest, RefusesWhatDoesNotFit) {
   EXPECT_DEATH(run(p, windows, {}, q), "0 forms of 1 rows");
   EXPECT_DEATH(run(p, windows, {MlaForm::kAbsorbed}, HostMatrix(2, 7)), "expected \\[2, 40\\]");
   EXPECT_DEATH(run(p, windows, {MlaForm::kAbsorbed}, HostMatrix(3, q.cols)), "expected \\[2, 40\\]");
+  for (const float scale : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Problem unscaled =
+        make(shape, {ops::WeightFormat::kF32, 0}, layout_of(shape, ops::KvFormat::kBF16, 16), 0, {20}, 1951);
+    unscaled.softmax_scale = scale;
+    EXPECT_DEATH(run(unscaled, windows, {MlaForm::kAbsorbed}, q), "softmax_scale -?(nan|inf)");
+  }
+  // Scale groups that divide a row, but not as kernels take it.
+  ops::KvLayout three_groups = layout_of(shape, ops::KvFormat::kF8E4M3, 16);
+  three_groups.parts[ops::kPartLatent].scales = 3;
+  three_groups.parts[ops::kPartLatent].other_groups = 4;
+  Problem grouped = make(shape, {ops::WeightFormat::kF32, 0}, three_groups, 0, {20}, 1952);
+  EXPECT_DEATH(run(grouped, windows, {MlaForm::kAbsorbed}, q), "3 scales, the second for groups of 4");
   p.layer = 2;
   EXPECT_DEATH(run(p, windows, {MlaForm::kAbsorbed}, q), "layer 2 of 2");
   p.layer = 0;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "tests/conformance/guarded_scratch.h"
 #include "tests/conformance/mla_scene.h"
 #include "tests/conformance/quantized_weight.h"
 
@@ -24,12 +25,14 @@ class MlaAttentionTest : public BackendTest {
     float softmax_scale = 1.0f;
     int layer = 0;
     MlaScene scene;
+    ScratchSize scratch;
     std::int64_t query_width() const {
       return std::int64_t{shape.heads} * (shape.qk_nope_head_dim + shape.qk_rope_head_dim);
     }
   };
   Problem make(const ops::MlaShape& shape, const WeightCase& weight_case, const ops::KvLayout& layout, int layer,
                const std::vector<std::int32_t>& lengths, std::uint64_t seed);
+  ops::MlaUpProjection prepare(const ops::WeightSource& source, const ops::MlaShape& shape);
   // The layout of a shape: two layers, of which the second has index keys.
   static ops::KvLayout layout_of(const ops::MlaShape& shape, ops::KvFormat format, std::int32_t page_size);
 

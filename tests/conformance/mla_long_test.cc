@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/backends/cpu/simd/simd_backend.h"
+#include "tests/conformance/guarded_scratch.h"
 #include "tests/conformance/mla_scene.h"
 #include "tests/conformance/quantized_weight.h"
 
@@ -33,7 +34,7 @@ HostMatrix attention(Device& device, ops::KvFormat format, Seen seen, const std:
   const HostMatrix q = random_matrix(random, cu.back(), 16 * (12 + 8));
   const DeviceMatrix device_q = device.upload_matrix(q);
   const DeviceMatrix out = device.output_matrix(q.rows, 16 * 10);
-  const ops::Buffer scratch = device.allocate(device.backend().mla_attention_scratch_bytes(shape, q.rows, 2500));
+  const GuardedScratch scratch(device, device.backend().mla_attention_scratch_bytes(shape, q.rows, 2500));
 
   // About half of all positions, up to the last of the row.
   ops::TokenSelection selection;
@@ -65,6 +66,7 @@ HostMatrix attention(Device& device, ops::KvFormat format, Seen seen, const std:
                                                    .selection = seen == Seen::kSelected ? &selection : nullptr,
                                                    .out = out.view(),
                                                    .scratch = scratch.data()});
+  scratch.expect_guards_whole();
   return device.download_matrix(out);
 }
 
@@ -117,7 +119,7 @@ std::vector<std::vector<std::int32_t>> selection(Device& device, const std::vect
   const DeviceMatrix device_weights = device.upload_matrix(weights);
   const auto positions = device.upload(std::vector<std::int32_t>(static_cast<std::size_t>(tokens * topk), -9));
   const auto counts = device.upload(std::vector<std::int32_t>(static_cast<std::size_t>(tokens), -9));
-  const ops::Buffer scratch = device.allocate(device.backend().dsa_select_scratch_bytes(kHeads, kDim, tokens, 5000));
+  const GuardedScratch scratch(device, device.backend().dsa_select_scratch_bytes(kHeads, kDim, tokens, 5000));
   device.backend().dsa_select(device.stream(), {.q = device_q.view(),
                                                 .weights = device_weights.view(),
                                                 .cu_seqlens_q = cu,
@@ -128,6 +130,7 @@ std::vector<std::vector<std::int32_t>> selection(Device& device, const std::vect
                                                 .softmax_scale = 0.25f,
                                                 .selection = {positions.data(), counts.data(), topk},
                                                 .scratch = scratch.data()});
+  scratch.expect_guards_whole();
   const std::vector<std::int32_t> host = device.download(positions);
   std::vector<std::vector<std::int32_t>> selected;
   for (const std::int32_t count : device.download(counts)) {

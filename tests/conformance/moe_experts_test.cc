@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/conformance/guarded_scratch.h"
 #include "tests/conformance/quantized_weight.h"
 
 namespace tessera::conformance {
@@ -84,8 +85,8 @@ class MoeExpertsTest : public BackendTest {
     const DeviceMatrix out = device_.upload_matrix(tokens.residual, 2 * padding);
     const auto ids = device_.upload(tokens.ids);
     const auto weights = device_.upload(tokens.weights);
-    const ops::Buffer scratch =
-        device_.allocate(backend().moe_experts_scratch_bytes(stack, tokens.taken, tokens.in.rows));
+    const GuardedScratch scratch(
+        device_, backend().moe_experts_scratch_bytes(stack, tokens.taken, std::max(tokens.in.rows, scratch_tokens_)));
     ops::MoeExpertsParams params;
     params.in = in.view();
     params.experts = &stack;
@@ -95,6 +96,7 @@ class MoeExpertsTest : public BackendTest {
     params.out = out.view();
     params.scratch = scratch.data();
     backend().moe_experts(stream(), params);
+    scratch.expect_guards_whole();
     return device_.download_matrix(out);
   }
   static std::vector<double> formula(const HostExperts& experts, const Tokens& tokens) {
@@ -132,6 +134,7 @@ class MoeExpertsTest : public BackendTest {
   }
   // Values are of magnitude 1, about; kernels may round activations to BF16 before each of the two products.
   Tolerance allowed() const { return tolerance({1e-12, 0x1.0p-23, 1e-13}, {2e-2, 1e-2, 1e-4}); }
+  std::int64_t scratch_tokens_ = 0;  // Scratch is for so many tokens at least.
 };
 INSTANTIATE_TEST_SUITE_P(Backends, MoeExpertsTest, all_backends(), backend_case_name);
 
@@ -205,6 +208,23 @@ TEST_P(MoeExpertsTest, ATokensResultDoesNotDependOnTheBatch) {
     }
     EXPECT_TRUE(same_bits(run(stack, tokens.slice(5, 50)), whole.slice(5, 50)));
     EXPECT_EQ(run(stack, tokens.slice(0, 0)).rows, 0);
+  }
+}
+
+TEST_P(MoeExpertsTest, ScratchMayBeForMoreTokens) {
+  std::uint64_t seed = 1765;
+  for (const WeightCase& c : weight_cases()) {
+    SCOPED_TRACE(testing::Message() << "seed " << ++seed << ", " << case_text(c));
+    Random random(seed);
+    const HostExperts experts = make_experts(random, c, 5, 128, 128);
+    const ops::ExpertStack stack = prepare(experts);
+    const Tokens tokens = make_tokens(random, 33, 128, 5, 2);
+    scratch_tokens_ = 0;
+    const HostMatrix own = run(stack, tokens);
+    const HostMatrix one = run(stack, tokens.slice(7, 8));
+    scratch_tokens_ = 500;
+    EXPECT_TRUE(same_bits(run(stack, tokens), own));
+    EXPECT_TRUE(same_bits(run(stack, tokens.slice(7, 8)), one));
   }
 }
 

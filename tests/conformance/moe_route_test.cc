@@ -221,6 +221,11 @@ TEST_P(MoeRouteTest, TiesGoToTheLowerGroupAndTheLowerExpert) {
   scores.at(0, 0) = kInfinity;  // 1 against 0.5 + 0.5.
   scores.at(0, 2) = kInfinity;
   EXPECT_EQ(run(scores, bias, {1, 1, 2}).ids, (std::vector<std::int32_t>{0, 1}));
+  // Scores are F32, where different logits may have one.
+  HostMatrix saturated(1, 2);
+  saturated.at(0, 0) = 20.0f;
+  saturated.at(0, 1) = 25.0f;
+  EXPECT_EQ(run(saturated, std::nullopt, {1, 1, 1}).ids, (std::vector<std::int32_t>{0}));
 }
 
 TEST_P(MoeRouteTest, AGroupIsWorthItsTwoLargest) {
