@@ -29,11 +29,17 @@ MessageType type_of(const Bytes& message) { return wire::parse(message)->header.
 // What a filter does with one message: delivers it as it likes.
 using Fault = std::function<void(PeerId from, PeerId to, Bytes message)>;
 
-class HandoffFaults : public ::testing::Test {
+enum class Stored : std::uint8_t { kKeysAndValues, kLatents };  // Latents with index keys in some layers.
+
+class HandoffFaults : public ::testing::TestWithParam<Stored> {
  protected:
   // In small steps, and with a receiver that gives up before the sender does.
   static HandoffPairOptions options() {
     HandoffPairOptions options;
+    if (GetParam() == Stored::kLatents) {
+      options.prefill_layout = tests::handoff_latent_layout(ops::KvFormat::kBF16);
+      options.decode_layout = tests::handoff_latent_layout(ops::KvFormat::kF8E4M3);
+    }
     options.sender.chunks_per_tick = 1;
     options.receiver.messages_per_tick = 1;
     options.receiver.timeout = options.sender.timeout / 2;
@@ -82,8 +88,12 @@ class HandoffFaults : public ::testing::Test {
   bool reached_ = false;
   int seen_ = 0;
 };
+INSTANTIATE_TEST_SUITE_P(Layouts, HandoffFaults, ::testing::Values(Stored::kKeysAndValues, Stored::kLatents),
+                         [](const auto& param_info) {
+                           return param_info.param == Stored::kLatents ? "Latents" : "KeysAndValues";
+                         });
 
-TEST_F(HandoffFaults, LostControlMessagesAreSentAgain) {
+TEST_P(HandoffFaults, LostControlMessagesAreSentAgain) {
   for (const MessageType type :
        {MessageType::kHello, MessageType::kOffer, MessageType::kAccept, MessageType::kCommit, MessageType::kDone}) {
     reached_ = false;
@@ -100,7 +110,7 @@ TEST_F(HandoffFaults, LostControlMessagesAreSentAgain) {
   }
 }
 
-TEST_F(HandoffFaults, NoCommitWithoutEveryChunk) {
+TEST_P(HandoffFaults, NoCommitWithoutEveryChunk) {
   for (int nth = 0; nth < 6; ++nth) {
     reached_ = false;
     seen_ = 0;
@@ -115,7 +125,7 @@ TEST_F(HandoffFaults, NoCommitWithoutEveryChunk) {
   }
 }
 
-TEST_F(HandoffFaults, DuplicatesDoNothing) {
+TEST_P(HandoffFaults, DuplicatesDoNothing) {
   pair_.transport->set_filter([this](PeerId from, PeerId to, const Bytes& message) {
     reached_ = reached_ || type_of(message) == MessageType::kPageData;
     pair_.transport->deliver(from, to, message);
@@ -126,7 +136,7 @@ TEST_F(HandoffFaults, DuplicatesDoNothing) {
   expect_success();
 }
 
-TEST_F(HandoffFaults, DataAndCommitMayComeInAnyOrder) {
+TEST_P(HandoffFaults, DataAndCommitMayComeInAnyOrder) {
   std::vector<Bytes> held;
   pair_.transport->set_filter([&](PeerId from, PeerId to, Bytes message) {
     if (type_of(message) == MessageType::kPageData) {
@@ -146,7 +156,7 @@ TEST_F(HandoffFaults, DataAndCommitMayComeInAnyOrder) {
   expect_success();
 }
 
-TEST_F(HandoffFaults, SameChunkWithAnotherDigestAborts) {
+TEST_P(HandoffFaults, SameChunkWithAnotherDigestAborts) {
   on_message(MessageType::kPageData, 2, [this](PeerId from, PeerId to, Bytes message) {
     pair_.transport->deliver(from, to, message);
     wire::set_page_data_digest(message, 0, 1);
@@ -158,7 +168,7 @@ TEST_F(HandoffFaults, SameChunkWithAnotherDigestAborts) {
   expect_abort(StatusCode::kDataLoss);
 }
 
-TEST_F(HandoffFaults, TruncatedDataAborts) {
+TEST_P(HandoffFaults, TruncatedDataAborts) {
   for (const std::int64_t keep : {wire::kHeaderBytes, std::int64_t{100}, std::int64_t{1000}}) {
     reached_ = false;
     seen_ = 0;
@@ -173,7 +183,7 @@ TEST_F(HandoffFaults, TruncatedDataAborts) {
   }
 }
 
-TEST_F(HandoffFaults, FlippedByteInPayloadDigestOrHeaderNeverCommits) {
+TEST_P(HandoffFaults, FlippedByteInPayloadDigestOrHeaderNeverCommits) {
   struct Flip {
     std::size_t offset;
     StatusCode expected;
@@ -205,7 +215,7 @@ TEST_F(HandoffFaults, FlippedByteInPayloadDigestOrHeaderNeverCommits) {
 }
 
 // Damage that the way's checksum cannot see, because it happened before or after: the digest of what was stored does.
-TEST_F(HandoffFaults, DigestFindsWhatTheChecksumCannot) {
+TEST_P(HandoffFaults, DigestFindsWhatTheChecksumCannot) {
   std::int64_t quarantined = 0;
   for (const bool payload : {true, false}) {
     reached_ = false;
@@ -229,8 +239,35 @@ TEST_F(HandoffFaults, DigestFindsWhatTheChecksumCannot) {
   }
 }
 
+// A flipped bit in the data or in the scales of any part, in a layer that has them all.
+TEST_P(HandoffFaults, DigestFindsAFlippedBitInEveryPart) {
+  const ops::KvLayout& layout = pair_.decode_pool->layout();
+  std::vector<std::int64_t> offsets;
+  for (int part = 0; part < layout.layer_parts(1); ++part) {
+    // Token 3's row, its last byte.
+    offsets.push_back(layout.image_data_offset(part) + 4 * layout.row_bytes(part) - 1);
+    offsets.push_back(layout.image_scale_offset(part) + 4 * layout.row_scale_bytes(part) - 1);
+  }
+  ASSERT_EQ(offsets.size(), 4u);
+  std::int64_t quarantined = 0;
+  for (const std::int64_t offset : offsets) {
+    SCOPED_TRACE(offset);
+    reached_ = false;
+    seen_ = 0;
+    on_message(MessageType::kPageData, 2, [this, offset](PeerId from, PeerId to, Bytes message) {
+      ASSERT_EQ(std::get<wire::PageData>(wire::parse(message)->body).layer, 1);
+      wire::page_data_images(message)[static_cast<std::size_t>(offset)] ^= std::byte{1};
+      wire::seal(message);
+      pair_.transport->deliver(from, to, std::move(message));
+    });
+    begin();
+    pair_.run_out();
+    expect_abort(StatusCode::kCorruption, ++quarantined);
+  }
+}
+
 // Two chunks change places: each digest fits its bytes, and only the digest over all places knows.
-TEST_F(HandoffFaults, ChunksInEachOthersPlaceDoNotCommit) {
+TEST_P(HandoffFaults, ChunksInEachOthersPlaceDoNotCommit) {
   Bytes first;
   pair_.transport->set_filter([&](PeerId from, PeerId to, Bytes message) {
     if (type_of(message) != MessageType::kPageData || seen_ == 2) {
@@ -264,7 +301,7 @@ TEST_F(HandoffFaults, ChunksInEachOthersPlaceDoNotCommit) {
   expect_abort(StatusCode::kCorruption);
 }
 
-TEST_F(HandoffFaults, MessagesThatMakeNoSenseAbortOrDoNothing) {
+TEST_P(HandoffFaults, MessagesThatMakeNoSenseAbortOrDoNothing) {
   const std::vector<wire::Body> bodies = {
       wire::Accept{0}, wire::Accept{99}, wire::Reject{base::internal_error("no")}, wire::Commit{1},
       wire::Done{},    wire::AbortAck{}, wire::Abort{base::internal_error("no")}};
@@ -293,7 +330,7 @@ TEST_F(HandoffFaults, MessagesThatMakeNoSenseAbortOrDoNothing) {
 }
 
 // A write that comes after the abort, and after its page has gone to somebody else.
-TEST_F(HandoffFaults, LateDataTouchesNothing) {
+TEST_P(HandoffFaults, LateDataTouchesNothing) {
   Bytes late;
   on_message(MessageType::kPageData, 5, [&](PeerId, PeerId, Bytes message) { late = std::move(message); });
   begin();
@@ -315,7 +352,7 @@ TEST_F(HandoffFaults, LateDataTouchesNothing) {
   pair_.expect_balance();
 }
 
-TEST_F(HandoffFaults, PagesStayInQuarantineUntilThePeerConfirms) {
+TEST_P(HandoffFaults, PagesStayInQuarantineUntilThePeerConfirms) {
   bool confirm = false;
   pair_.transport->set_filter([&](PeerId from, PeerId to, Bytes message) {
     if (type_of(message) == MessageType::kAbortAck && !confirm) {

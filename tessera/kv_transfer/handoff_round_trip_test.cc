@@ -85,13 +85,6 @@ void expect_quantized(HandoffPair& pair, const std::vector<Lease>& from, const s
   }
 }
 
-// Latents of 20 and rope of 6; index keys of 12 in the last two layers.
-ops::KvLayout latent_layout(ops::KvFormat format) {
-  ops::LayerSet index_layers;
-  for (std::int32_t layer = 1; layer < kHandoffLayers; ++layer) index_layers.insert(layer);
-  return ops::mla_kv_layout(format, kHandoffLayers, kHandoffPageSize, 20, 6, 12, index_layers);
-}
-
 struct RoundTripCase {
   std::int32_t kv_len = 0;
   bool latent = false;
@@ -103,8 +96,8 @@ TEST_P(RoundTrip, EqualsDirectQuantization) {
   const std::int32_t kv_len = GetParam().kv_len;
   HandoffPairOptions options;
   if (GetParam().latent) {
-    options.prefill_layout = latent_layout(ops::KvFormat::kBF16);
-    options.decode_layout = latent_layout(ops::KvFormat::kF8E4M3);
+    options.prefill_layout = tests::handoff_latent_layout(ops::KvFormat::kBF16);
+    options.decode_layout = tests::handoff_latent_layout(ops::KvFormat::kF8E4M3);
   }
   HandoffPair pair(options);
   const std::vector<Lease> source = pair.prefill(kv_len);
@@ -140,8 +133,8 @@ INSTANTIATE_TEST_SUITE_P(LatentsAndIndexKeys, RoundTrip,
 // A layer that claims index keys where the receiver has none, or the other way round, is another shape.
 TEST(LatentHandoff, OtherIndexLayersAreRefusedAtTheHandshake) {
   HandoffPairOptions options;
-  options.prefill_layout = latent_layout(ops::KvFormat::kBF16);
-  options.decode_layout = latent_layout(ops::KvFormat::kF8E4M3);
+  options.prefill_layout = tests::handoff_latent_layout(ops::KvFormat::kBF16);
+  options.decode_layout = tests::handoff_latent_layout(ops::KvFormat::kF8E4M3);
   options.decode_layout.index_layers.insert(0);
   HandoffPair pair(options);
   const std::vector<Lease> source = pair.prefill(65);

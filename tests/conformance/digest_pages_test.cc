@@ -66,32 +66,39 @@ TEST_P(DigestPagesTest, OneMoreTokenAddsOneRow) {
 
 TEST_P(DigestPagesTest, EveryFlippedByteInUseIsSeenAndNoOther) {
   constexpr std::uint64_t kSeed = 1203;
+  ops::LayerSet second;
+  second.insert(1);
   for (const ops::KvFormat format : kv_formats()) {
-    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format));
-    const ops::KvLayout layout = ops::gqa_kv_layout(format, 1, 16, 2, 8);
-    const auto kv = page_scene(device_, layout, {16}, kSeed);
-    constexpr std::int32_t kLength = 11;
-    const std::vector<Window> windows = {{0, kLength, 0}};
-    const std::vector<std::byte> clean = kv->bytes();
-    const std::uint64_t before = digest(device_, *kv, windows, 0, 0, 0, 1)[0];
-    // Which bytes of the cache the page's first rows are.
-    std::set<std::size_t> in_use;
-    std::vector<std::byte> bytes = clean;
-    const ops::KvCacheView view = kv->view_of(bytes);
-    const std::int64_t page = kv->leases[0][0].page;
-    for (int p = 0; p < 2; ++p) {
-      for (std::int64_t i = 0; i < kLength * layout.row_bytes(p); ++i) {
-        in_use.insert(static_cast<std::size_t>(view.page_data(0, p, page) + i - bytes.data()));
+    // K and V; latents; latents with index keys.
+    for (const auto& [layout, layer] : {std::pair{ops::gqa_kv_layout(format, 1, 16, 2, 8), 0},
+                                        {ops::mla_kv_layout(format, 2, 16, 9, 3, 5, second), 0},
+                                        {ops::mla_kv_layout(format, 2, 16, 9, 3, 5, second), 1}}) {
+      SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", "
+                                      << layout.parts[0].elements << " elements, layer " << layer);
+      const auto kv = page_scene(device_, layout, {16}, kSeed);
+      constexpr std::int32_t kLength = 11;
+      const std::vector<Window> windows = {{0, kLength, 0}};
+      const std::vector<std::byte> clean = kv->bytes();
+      const std::uint64_t before = digest(device_, *kv, windows, 0, layer, 0, 1)[0];
+      // Which bytes of the cache the page's first rows are.
+      std::set<std::size_t> in_use;
+      std::vector<std::byte> bytes = clean;
+      const ops::KvCacheView view = kv->view_of(bytes);
+      const std::int64_t page = kv->leases[0][0].page;
+      for (int p = 0; p < layout.layer_parts(layer); ++p) {
+        for (std::int64_t i = 0; i < kLength * layout.row_bytes(p); ++i) {
+          in_use.insert(static_cast<std::size_t>(view.page_data(layer, p, page) + i - bytes.data()));
+        }
+        for (std::int64_t i = 0; i < kLength * layout.row_scale_bytes(p); ++i) {
+          in_use.insert(static_cast<std::size_t>(view.page_scales(layer, p, page) + i - bytes.data()));
+        }
       }
-      for (std::int64_t i = 0; i < kLength * layout.row_scale_bytes(p); ++i) {
-        in_use.insert(static_cast<std::size_t>(view.page_scales(0, p, page) + i - bytes.data()));
+      for (std::size_t i = 0; i < clean.size(); ++i) {
+        bytes[i] ^= std::byte{0x10};
+        kv->set_bytes(bytes);
+        ASSERT_EQ(digest(device_, *kv, windows, 0, layer, 0, 1)[0] != before, in_use.contains(i)) << "byte " << i;
+        bytes[i] = clean[i];
       }
-    }
-    for (std::size_t i = 0; i < clean.size(); ++i) {
-      bytes[i] ^= std::byte{0x10};
-      kv->set_bytes(bytes);
-      ASSERT_EQ(digest(device_, *kv, windows, 0, 0, 0, 1)[0] != before, in_use.contains(i)) << "byte " << i;
-      bytes[i] = clean[i];
     }
   }
 }

@@ -151,5 +151,81 @@ TEST_P(GatherPagesTest, DamagedValuesCannotPassTheConversion) {
   }
 }
 
+TEST_P(GatherPagesTest, DamagedLatentsCannotPassTheConversionAndDamagedIndexKeysAreCopied) {
+  constexpr std::uint64_t kSeed = 1004;
+  constexpr int kLayer = 2;
+  const ops::KvLayout layout = indexed_layout(ops::KvFormat::kBF16, 16);
+  ops::KvLayout to = layout;
+  to.format = ops::KvFormat::kF8E4M3;
+  const std::vector<Window> windows = {{0, 20}};
+  for (const std::int64_t element : {0, 23, 24, 33}) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", element " << element);
+    const auto kv = page_scene(device_, layout, {20}, kSeed);
+    const Gathered clean = gather(device_, *kv, windows, 0, kLayer, to.format, 0, 2);
+    std::vector<std::byte> bytes = kv->bytes();
+    const std::int64_t slot = kv->slot(0, 3);
+    const ops::KvCacheView view = kv->view_of(bytes);
+    const std::uint16_t damage = 0x7f80;
+    std::memcpy(view.page_data(kLayer, ops::kPartLatent, slot / 16) + slot % 16 * 68 + element * 2, &damage, 2);
+    kv->set_bytes(bytes);
+    const Gathered got = gather(device_, *kv, windows, 0, kLayer, to.format, 0, 2);
+    // The latent's 24 elements, or the 10 of the rope dimensions.
+    const std::int64_t group = element < 24 ? 0 : 1;
+    Gathered want = clean;
+    std::memset(want.images.data() + to.image_data_offset(ops::kPartLatent) + 3 * 34 + group * 24, 0,
+                group == 0 ? 24 : 10);
+    const std::uint16_t nan_scale = 0x7fc0;
+    std::memcpy(want.images.data() + to.image_scale_offset(ops::kPartLatent) + 3 * 4 + group * 2, &nan_scale, 2);
+    EXPECT_TRUE(got.images == want.images);
+    EXPECT_NE(got.digests[0], clean.digests[0]);
+    EXPECT_EQ(got.digests[1], clean.digests[1]);
+  }
+  // Index keys are stored alike in both formats: what they hold, NaN or not, arrives.
+  const auto kv = page_scene(device_, layout, {20}, kSeed);
+  const Gathered clean = gather(device_, *kv, windows, 0, kLayer, to.format, 0, 2);
+  std::vector<std::byte> bytes = kv->bytes();
+  const std::int64_t slot = kv->slot(0, 3);
+  const ops::KvCacheView view = kv->view_of(bytes);
+  const std::uint32_t nan_scale = 0x7fc0'0000;
+  view.page_data(kLayer, ops::kPartIndexKeys, slot / 16)[slot % 16 * 20 + 7] ^= std::byte{0x40};
+  std::memcpy(view.page_scales(kLayer, ops::kPartIndexKeys, slot / 16) + slot % 16 * 4, &nan_scale, 4);
+  kv->set_bytes(bytes);
+  const Gathered got = gather(device_, *kv, windows, 0, kLayer, to.format, 0, 2);
+  Gathered want = clean;
+  want.images[static_cast<std::size_t>(to.image_data_offset(ops::kPartIndexKeys) + 3 * 20 + 7)] ^= std::byte{0x40};
+  std::memcpy(want.images.data() + to.image_scale_offset(ops::kPartIndexKeys) + 3 * 4, &nan_scale, 4);
+  EXPECT_TRUE(got.images == want.images);
+  EXPECT_NE(got.digests[0], clean.digests[0]);
+  EXPECT_EQ(got.digests[1], clean.digests[1]);
+}
+
+TEST_P(GatherPagesTest, DamagedIndexKeysCannotPassTheirConversion) {
+  if (!backend().supports(ops::KvFormat::kF32)) return;  // Index keys are converted from F32 alone.
+  constexpr std::uint64_t kSeed = 1005;
+  constexpr int kLayer = 1;
+  const ops::KvLayout layout = indexed_layout(ops::KvFormat::kF32, 16);
+  ops::KvLayout to = layout;
+  to.format = ops::KvFormat::kBF16;
+  const std::vector<Window> windows = {{0, 20}};
+  for (const std::uint32_t damage : {0x7fc0'0000u, 0xff80'0001u, 0x7f80'0000u, 0xff80'0000u}) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", bits " << damage);
+    const auto kv = page_scene(device_, layout, {20}, kSeed);
+    const Gathered clean = gather(device_, *kv, windows, 0, kLayer, to.format, 0, 2);
+    std::vector<std::byte> bytes = kv->bytes();
+    const std::int64_t slot = kv->slot(0, 3);
+    const ops::KvCacheView view = kv->view_of(bytes);
+    std::memcpy(view.page_data(kLayer, ops::kPartIndexKeys, slot / 16) + slot % 16 * 80 + 19 * 4, &damage, 4);
+    kv->set_bytes(bytes);
+    const Gathered got = gather(device_, *kv, windows, 0, kLayer, to.format, 0, 2);
+    Gathered want = clean;
+    std::memset(want.images.data() + to.image_data_offset(ops::kPartIndexKeys) + 3 * 20, 0, 20);
+    const std::uint32_t nan_scale = 0x7fc0'0000;
+    std::memcpy(want.images.data() + to.image_scale_offset(ops::kPartIndexKeys) + 3 * 4, &nan_scale, 4);
+    EXPECT_TRUE(got.images == want.images);
+    EXPECT_NE(got.digests[0], clean.digests[0]);
+    EXPECT_EQ(got.digests[1], clean.digests[1]);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::conformance

@@ -34,8 +34,16 @@ void expect_only_that_one_failed(ServingHarness& harness, request::SequenceId id
   EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(prompt, 6)));
 }
 
-TEST(HandoffCorruption, APageOfTheSenderBeforeItIsRead) {
-  ServingHarness harness({});
+class HandoffCorruption : public testing::TestWithParam<OracleKv> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, HandoffCorruption, testing::Values(OracleKv::kKeysAndValues, OracleKv::kLatents),
+                         [](const auto& param_info) {
+                           return param_info.param == OracleKv::kLatents ? "Latents" : "KeysAndValues";
+                         });
+
+TEST_P(HandoffCorruption, APageOfTheSenderBeforeItIsRead) {
+  HarnessOptions options;
+  options.kv = GetParam();
+  ServingHarness harness(options);
   const auto prompt = make_prompt(1, 22);
   const auto id = harness.submit(prompt, 6);
   ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().handing_over == 1; }));
@@ -47,8 +55,10 @@ TEST(HandoffCorruption, APageOfTheSenderBeforeItIsRead) {
                                harness.decode().loop().stats().pages_quarantined);
 }
 
-TEST(HandoffCorruption, APageOfTheReceiverBeforeItIsWritten) {
-  ServingHarness harness({});
+TEST_P(HandoffCorruption, APageOfTheReceiverBeforeItIsWritten) {
+  HarnessOptions options;
+  options.kv = GetParam();
+  ServingHarness harness(options);
   const auto prompt = make_prompt(1, 22);
   // Messages with page data wait until the damage is done.
   std::vector<std::tuple<kv_transfer::PeerId, kv_transfer::PeerId, std::vector<std::byte>>> held;

@@ -67,14 +67,17 @@ std::vector<Case> cases() {
   };
 }
 
-class StepCorruption : public testing::TestWithParam<std::tuple<Where, std::size_t>> {};
+using CorruptionParam = std::tuple<Where, OracleKv, std::size_t>;
+
+class StepCorruption : public testing::TestWithParam<CorruptionParam> {};
 
 TEST_P(StepCorruption, EndsExactlyThatRequest) {
-  const auto [where, index] = GetParam();
+  const auto [where, kv, index] = GetParam();
   const Case injected = cases()[index];
   Injector injector;
   HarnessOptions options;
   options.pools = where == Where::kUnified ? Pools::kUnified : Pools::kSplit;
+  options.kv = kv;
   (where == Where::kDecode ? options.decode_observer : options.first_observer) = &injector;
   ServingHarness harness(options);
   std::vector<std::vector<std::int32_t>> prompts;
@@ -123,14 +126,15 @@ TEST_P(StepCorruption, EndsExactlyThatRequest) {
                                where == Where::kDecode ? stats.pages_quarantined : 0);
 }
 
-std::string corruption_name(const testing::TestParamInfo<std::tuple<Where, std::size_t>>& test) {
-  const auto [where, index] = test.param;
+std::string corruption_name(const testing::TestParamInfo<CorruptionParam>& test) {
+  const auto [where, kv, index] = test.param;
   const std::string engine = where == Where::kUnified ? "Unified" : where == Where::kPrefill ? "Prefill" : "Decode";
-  return engine + cases()[index].name;
+  return engine + (kv == OracleKv::kLatents ? "Latents" : "") + cases()[index].name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, StepCorruption,
                          testing::Combine(testing::Values(Where::kUnified, Where::kPrefill, Where::kDecode),
+                                          testing::Values(OracleKv::kKeysAndValues, OracleKv::kLatents),
                                           testing::Range<std::size_t>(0, cases().size())),
                          corruption_name);
 

@@ -40,12 +40,14 @@ ServingHarness::ServingHarness(const HarnessOptions& options)
   const base::Clock& clock =
       options.driving == Driving::kByHand ? static_cast<const base::Clock&>(manual_clock_) : system_clock_;
   first_model_ = std::make_unique<ContextOracleModel>(
-      *backend_, ContextOracleOptions{.flavor = kSplitFlavors.prompt,
+      *backend_, ContextOracleOptions{.kv = options.kv,
+                                      .flavor = kSplitFlavors.prompt,
                                       .context = options.context,
                                       .before_forward = split ? nullptr : options.before_decode_forward,
                                       .on_batch = options.on_first_batch});
   decode_model_ = std::make_unique<ContextOracleModel>(
-      *backend_, ContextOracleOptions{.flavor = kSplitFlavors.generated,
+      *backend_, ContextOracleOptions{.kv = options.kv,
+                                      .flavor = kSplitFlavors.generated,
                                       .context = options.context,
                                       .before_forward = options.before_decode_forward,
                                       .on_batch = options.on_decode_batch});

@@ -27,6 +27,7 @@ enum class Driving : std::uint8_t { kByHand, kThreads };
 
 struct HarnessOptions {
   Pools pools = Pools::kSplit;
+  OracleKv kv = OracleKv::kKeysAndValues;
   Driving driving = Driving::kByHand;
   std::int32_t page_size = 4;
   std::int64_t pages = 64;          // Of the unified or decode pool.

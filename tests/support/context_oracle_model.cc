@@ -39,32 +39,40 @@ float logit_or_nothing(std::uint64_t context, std::int64_t token) {
 float element(const ops::KvCacheView& cache, int layer, int part, std::int64_t page, std::int64_t offset, int index) {
   const ops::KvLayout& layout = cache.layout;
   const std::byte* row = cache.page_data(layer, part, page) + offset * layout.row_bytes(part);
-  switch (layout.format) {
-    case ops::KvFormat::kF32:
-      return reinterpret_cast<const float*>(row)[index];
-    case ops::KvFormat::kBF16:
-      return base::to_float(reinterpret_cast<const base::BF16*>(row)[index]);
-    case ops::KvFormat::kF8E4M3: {
-      const std::byte* scales = cache.page_scales(layer, part, page) + offset * layout.row_scale_bytes(part);
-      const base::BF16 scale = reinterpret_cast<const base::BF16*>(scales)[index / ContextOracleModel::kHeadDim];
-      return base::to_float(reinterpret_cast<const base::F8E4M3*>(row)[index]) * base::to_float(scale);
-    }
+  if (!layout.part_has_scales(part)) {
+    return layout.part_dtype(part) == base::DType::kF32
+               ? reinterpret_cast<const float*>(row)[index]
+               : base::to_float(reinterpret_cast<const base::BF16*>(row)[index]);
   }
-  return 0.0f;
+  const ops::KvPart& shape = layout.parts[static_cast<std::size_t>(part)];
+  const int group = index < shape.first_group ? 0 : 1 + (index - shape.first_group) / shape.other_groups;
+  const std::byte* scales = cache.page_scales(layer, part, page) + offset * layout.row_scale_bytes(part);
+  const float scale = layout.part_scale_dtype(part) == base::DType::kF32
+                          ? reinterpret_cast<const float*>(scales)[group]
+                          : base::to_float(reinterpret_cast<const base::BF16*>(scales)[group]);
+  return base::to_float(reinterpret_cast<const base::F8E4M3*>(row)[index]) * scale;
+}
+
+// Two bits of each element of a part, from bit 0 on.
+std::uint64_t part_bits(const ops::KvCacheView& cache, int layer, int part, std::int64_t page, std::int64_t offset) {
+  std::uint64_t bits = 0;
+  for (int i = 0; i < cache.layout.parts[static_cast<std::size_t>(part)].elements; ++i) {
+    const float value = element(cache, layer, part, page, offset, i);
+    // Anything that was not written by this model reads as some other number, or as 3.
+    const std::uint64_t two = std::isfinite(value) ? static_cast<std::uint64_t>(std::lround(std::abs(value))) & 3u : 3u;
+    bits |= two << (2 * i);
+  }
+  return bits;
 }
 
 std::uint64_t stored_bits(const ops::KvCacheView& cache, int layer, std::int64_t page, std::int64_t offset) {
-  std::uint64_t bits = 0;
-  for (int part = 0; part < 2; ++part) {
-    for (int i = 0; i < kElements; ++i) {
-      const float value = element(cache, layer, part, page, offset, i);
-      // Anything that was not written by this model reads as some other number, or as 3.
-      const std::uint64_t two =
-          std::isfinite(value) ? static_cast<std::uint64_t>(std::lround(std::abs(value))) & 3u : 3u;
-      bits |= two << (2 * (part * kElements + i));
-    }
-  }
-  return bits;
+  constexpr int kKeyBits = 2 * kElements;
+  const std::uint64_t first = part_bits(cache, layer, 0, page, offset);
+  if (cache.layout.layer_parts(layer) == 1) return first;
+  const std::uint64_t second = part_bits(cache, layer, 1, page, offset);
+  if (cache.layout.parts[1].kind == ops::KvPartKind::kValues) return first | second << kKeyBits;
+  const std::uint64_t keys = first & ((1ull << kKeyBits) - 1);
+  return first ^ keys ^ second;
 }
 
 class NoWorkspace final : public models::Workspace {
@@ -79,14 +87,25 @@ ContextOracleModel::ContextOracleModel(ops::Backend& backend, ContextOracleOptio
   config_.architecture = "ContextOracle";
   config_.vocab_size = kVocab;
   config_.num_hidden_layers = kLayers;
-  config_.gqa.emplace();
-  config_.gqa->num_key_value_heads = kKvHeads;
-  config_.gqa->head_dim = kHeadDim;
+  if (options_.kv == OracleKv::kLatents) {
+    config_.mla.emplace();
+    config_.mla->kv_lora_rank = kElements;
+    config_.mla->qk_rope_head_dim = kElements;
+  } else {
+    config_.gqa.emplace();
+    config_.gqa->num_key_value_heads = kKvHeads;
+    config_.gqa->head_dim = kHeadDim;
+  }
   config_.max_position_embeddings = options_.context;
 }
 
 ops::KvLayout ContextOracleModel::kv_layout(ops::KvFormat format, std::int32_t page_size) const {
-  return ops::gqa_kv_layout(format, kLayers, page_size, kKvHeads, kHeadDim);
+  if (options_.kv == OracleKv::kKeysAndValues) {
+    return ops::gqa_kv_layout(format, kLayers, page_size, kKvHeads, kHeadDim);
+  }
+  ops::LayerSet index_layers;
+  index_layers.insert(kLayers - 1);
+  return ops::mla_kv_layout(format, kLayers, page_size, kElements, kElements, kElements, index_layers);
 }
 
 base::Result<std::unique_ptr<models::Workspace>> ContextOracleModel::make_workspace(
@@ -99,8 +118,12 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
   if (options_.before_forward) options_.before_forward();
   if (options_.on_batch) options_.on_batch(batch);
   const std::int64_t tokens = std::ssize(batch.token_ids);
-  std::vector<float> k(static_cast<std::size_t>(tokens * kElements));
-  std::vector<float> v(k.size());
+  std::vector<float> kv(static_cast<std::size_t>(tokens * 2 * kElements));  // A token's keys, then its values.
+  const ops::Matrix rows = ops::f32_matrix(kv.data(), tokens, 2 * kElements);
+  ops::Matrix k = rows;
+  k.cols = kElements;
+  ops::Matrix v = ops::f32_matrix(kv.data() + kElements, tokens, kElements);
+  v.row_stride = rows.row_stride;
   TESSERA_CHECK(batch.row_phases.size() + 1 == batch.cu_seqlens_q.size());
   std::vector<models::RowPhase> phases;  // Of the tokens.
   for (std::size_t r = 0; r < batch.row_phases.size(); ++r) {
@@ -114,17 +137,23 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
       const std::uint64_t bits = token_bits(token, batch.positions[static_cast<std::size_t>(t)], layer, options_.flavor,
                                             phases[static_cast<std::size_t>(t)]);
       for (int i = 0; i < kElements; ++i) {
-        const auto at = static_cast<std::size_t>(t * kElements + i);
-        k[at] = token == kPoison ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>((bits >> (2 * i)) & 3u);
-        v[at] = static_cast<float>((bits >> (2 * (kElements + i))) & 3u);
+        const auto at = static_cast<std::size_t>(t * 2 * kElements + i);
+        kv[at] =
+            token == kPoison ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>((bits >> (2 * i)) & 3u);
+        kv[at + kElements] = static_cast<float>((bits >> (2 * (kElements + i))) & 3u);
       }
     }
-    ops::KvWriteParams write{
-        .slots = batch.slots,
-        .parts = {ops::f32_matrix(k.data(), tokens, kElements), ops::f32_matrix(v.data(), tokens, kElements)},
-        .cache = batch.cache,
-        .layer = layer,
-        .nonfinite_rows = batch.nonfinite_rows};
+    ops::KvWriteParams write{.slots = batch.slots,
+                             .parts = {},
+                             .cache = batch.cache,
+                             .layer = layer,
+                             .nonfinite_rows = batch.nonfinite_rows};
+    if (options_.kv == OracleKv::kKeysAndValues) {
+      write.parts = {k, v};
+    } else {
+      write.parts[ops::kPartLatent] = rows;
+      if (batch.cache.layout.layer_parts(layer) > ops::kPartIndexKeys) write.parts[ops::kPartIndexKeys] = k;
+    }
     backend_.kv_write(stream, write);
     if (batch.after_layer) batch.after_layer(layer);
   }

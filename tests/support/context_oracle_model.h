@@ -21,7 +21,12 @@
 
 namespace tessera::test_support {
 
+// What a token's 64 bits are stored as: keys and values; or latents whose two scale groups are the keys and the values,
+// with the keys once more as index keys in the last layer. Index keys that differ from the keys change the next token.
+enum class OracleKv : std::uint8_t { kKeysAndValues, kLatents };
+
 struct ContextOracleOptions {
+  OracleKv kv = OracleKv::kKeysAndValues;
   std::uint32_t flavor = 1;
   std::int64_t context = 4096;
   // Called at the start of every forward pass, on the engine's thread.

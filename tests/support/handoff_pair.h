@@ -39,6 +39,13 @@ inline ops::KvLayout handoff_layout(ops::KvFormat format) {
   return ops::gqa_kv_layout(format, kHandoffLayers, kHandoffPageSize, kHandoffKvHeads, kHandoffHeadDim);
 }
 
+// Latents of 20 and rope of 6; index keys of 12 in all layers but the first.
+inline ops::KvLayout handoff_latent_layout(ops::KvFormat format) {
+  ops::LayerSet index_layers;
+  for (std::int32_t layer = 1; layer < kHandoffLayers; ++layer) index_layers.insert(layer);
+  return ops::mla_kv_layout(format, kHandoffLayers, kHandoffPageSize, 20, 6, 12, index_layers);
+}
+
 struct HandoffPairOptions {
   std::int64_t prefill_pages = 16;
   std::int64_t decode_pages = 16;
