@@ -46,7 +46,10 @@ class Backend {
   virtual base::Result<MlaUpProjection> prepare_mla_up(const WeightSource& source, const MlaShape& shape) = 0;
 
   // Scratch memory that an op's parameters must bring, for batches of at most `tokens` tokens. `context_tokens_max`
-  // bounds the kv_len of a row.
+  // bounds the kv_len of a row. An engine asks with the longest context of its model, before it knows how many tokens
+  // its pages will hold. So scratch never grows with tokens times context: what an op keeps for each token and position
+  // it keeps for a block of tokens at a time. The context adds at most 256 bytes for each of its tokens (256 MiB for
+  // 2^20), or 64 MiB where that is more, and 4 MiB for each of the backend's threads.
   virtual std::int64_t moe_experts_scratch_bytes(const ExpertStack& experts, std::int32_t num_experts_per_tok,
                                                  std::int64_t tokens) const = 0;
   virtual std::int64_t mla_attention_scratch_bytes(const MlaShape& shape, std::int64_t tokens,

@@ -25,7 +25,8 @@ constexpr std::uint64_t digest_seed(std::uint64_t key, std::int32_t layer, std::
 // digest of each. Slots at or past the row's kv_len are written as zero bytes and are not digested. Each part is
 // converted from its dtype in the source to that in the target: BF16 to FP8, and index keys from F32, quantize as
 // KvWriteParams says, but a scale group that holds NaN or infinity (only damaged memory does) becomes zeros under a NaN
-// scale (0x7fc0, of index keys 0x7fc00000), so that whoever reads it fails; equal dtypes copy bytes; F32 to BF16
+// scale (0x7fc0, of index keys 0x7fc00000): attention over it gives NaN, and its sequence fails. NaN index keys make
+// nothing fail, they are selected last (DsaSelectParams). Equal dtypes copy bytes, whatever they hold; F32 to BF16
 // rounds. The formats may be equal, BF16 to FP8 or F32 to BF16; anything else is a programmer's error. A row that
 // failed its check reads nothing: images are zero and digests 0.
 struct GatherPagesParams {

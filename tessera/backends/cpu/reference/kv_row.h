@@ -19,7 +19,8 @@ base::BF16 kv_f8_scale(float amax);
 float index_key_scale(float amax);
 
 // Stores the part's elements. `scales` is used where the part has scales. In FP8, a scale group that holds NaN or
-// infinity becomes zeros under a NaN scale, so that whatever reads it sees NaN. Neither pointer needs alignment.
+// infinity becomes zeros under a NaN scale, so that its elements read as NaN: attention passes that on, dsa_select
+// takes such a key last. Neither pointer needs alignment.
 void encode_kv_row(const ops::KvLayout& layout, int part, const float* x, std::byte* data, std::byte* scales);
 
 // Reads `count` elements from `first` on. Each is exact in F32, but for index keys in FP8, whose value is the F32
