@@ -21,6 +21,7 @@ void ReferenceBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) 
   std::int64_t widest = 0;
   for (int p = 0; p < num_parts; ++p) widest = std::max<std::int64_t>(widest, layout.parts[p].elements);
   const std::vector<float> zeros(static_cast<std::size_t>(widest));
+  const LayerRows layer_rows(params.cache, params.layer);
   for (std::int64_t t = 0; t < params.slots.tokens(); ++t) {
     const std::int64_t slot = params.slots.slots()[t];
     if (slot == ops::kNullSlot) continue;
@@ -35,7 +36,7 @@ void ReferenceBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) 
       params.nonfinite_rows[t] = 1;
       rows.fill(zeros.data());
     }
-    const PageRows<std::byte> page = rows_in_cache(params.cache, params.layer, slot / page_size);
+    const PageRows<std::byte> page = layer_rows.in_page(slot / page_size);
     for (int p = 0; p < num_parts; ++p) {
       encode_kv_row(layout, p, rows[p], page.data[p] + slot % page_size * layout.row_bytes(p),
                     page.scales[p] + slot % page_size * layout.row_scale_bytes(p));

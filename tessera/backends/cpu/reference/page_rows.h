@@ -28,6 +28,32 @@ inline PageRows<std::byte> rows_in_cache(const ops::KvCacheView& cache, int laye
   return rows;
 }
 
+// The same for any page of one layer. Where its parts begin is computed once: that takes all layers before it.
+class LayerRows {
+ public:
+  LayerRows(const ops::KvCacheView& cache, int layer)
+      : parts_(cache.layout.layer_parts(layer)), page_0_(rows_in_cache(cache, layer, 0)) {
+    for (int p = 0; p < parts_; ++p) {
+      data_bytes_[p] = cache.layout.row_bytes(p) * cache.layout.page_size;
+      scale_bytes_[p] = cache.layout.row_scale_bytes(p) * cache.layout.page_size;
+    }
+  }
+  PageRows<std::byte> in_page(std::int64_t page) const {
+    PageRows<std::byte> rows;
+    for (int p = 0; p < parts_; ++p) {
+      rows.data[p] = page_0_.data[p] + page * data_bytes_[p];
+      rows.scales[p] = page_0_.scales[p] + page * scale_bytes_[p];
+    }
+    return rows;
+  }
+
+ private:
+  int parts_;
+  PageRows<std::byte> page_0_;
+  std::array<std::int64_t, ops::KvLayout::kPartsMax> data_bytes_{};
+  std::array<std::int64_t, ops::KvLayout::kPartsMax> scale_bytes_{};
+};
+
 template <typename Byte>
 PageRows<Byte> rows_in_image(const ops::KvLayout& layout, int layer, Byte* image) {
   PageRows<Byte> rows;

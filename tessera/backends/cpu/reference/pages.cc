@@ -97,13 +97,14 @@ void CpuBackendBase::scatter_pages(ops::Stream&, const ops::ScatterPagesParams& 
   TESSERA_CHECK(supports(params.target.layout.format));
   const ops::KvLayout& layout = params.target.layout;
   const std::int64_t page_size = layout.page_size;
+  const LayerRows target_rows(params.target, params.layer);
   for (std::int64_t t = 0; t < params.slots.tokens(); ++t) {
     const std::int64_t slot = params.slots.slots()[t];
     if (slot == ops::kNullSlot) continue;
     TESSERA_CHECK(slot >= page_size && slot < params.target.num_pages * page_size, fmt::format("slot {}", slot));
     const PageRows<const std::byte> source =
         rows_in_image(layout, params.layer, params.images + t / page_size * layout.page_layer_bytes(params.layer));
-    const PageRows<std::byte> target = rows_in_cache(params.target, params.layer, slot / page_size);
+    const PageRows<std::byte> target = target_rows.in_page(slot / page_size);
     for (int p = 0; p < layout.layer_parts(params.layer); ++p) {
       const std::int64_t bytes = layout.row_bytes(p);
       std::memcpy(target.data[p] + slot % page_size * bytes, source.data[p] + t % page_size * bytes,

@@ -52,6 +52,7 @@ void SimdBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) {
   TESSERA_CHECK(supports(layout.format));
   const std::int64_t page_size = layout.page_size;
   const int num_parts = layout.layer_parts(params.layer);
+  const LayerRows layer_rows(params.cache, params.layer);
   const auto storable = [&](int part, const float* x) {
     const float largest = kernels_.largest_magnitude(x, layout.parts[part].elements);
     const bool rounds = layout.part_dtype(part) == base::DType::kBF16;
@@ -76,7 +77,7 @@ void SimdBackend::kv_write(ops::Stream&, const ops::KvWriteParams& params) {
         zeros.resize(static_cast<std::size_t>(widest));
         rows.fill(zeros.data());
       }
-      const PageRows<std::byte> page = rows_in_cache(params.cache, params.layer, slot / page_size);
+      const PageRows<std::byte> page = layer_rows.in_page(slot / page_size);
       for (int p = 0; p < num_parts; ++p) {
         encode_row(layout, p, rows[p], page.data[p] + slot % page_size * layout.row_bytes(p),
                    page.scales[p] + slot % page_size * layout.row_scale_bytes(p));
