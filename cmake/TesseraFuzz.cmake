@@ -1,12 +1,12 @@
-# tessera_fuzz(NAME SOURCES f_fuzz.cc ROOMS a b LIBRARIES x::y [CORPUS folder] [DICTIONARY file] [MUST_FIND text]
+# tessera_fuzz(NAME SOURCES f_fuzz.cc ROOMS a b LIBRARIES x::y [CORPUS folders] [DICTIONARY file] [MUST_FIND text]
 #              [LIBFUZZER_ONLY])
 #
 # In the preset `fuzz`, declares a libFuzzer target and the ctest case fuzz.NAME (label fuzz) that runs it for
 # TESSERA_FUZZ_SECONDS from a fixed seed. In every other, a target with a CORPUS becomes the ctest case mutate.NAME: the
 # corpus and some thousand changed inputs (tests/fuzz/mutate_main.cc), but for LIBFUZZER_ONLY, which includes libFuzzer's
-# headers. Sources are named *_fuzz.cc; CORPUS is a folder of first inputs beside them, DICTIONARY a file of words to put
-# them together from. With MUST_FIND the case passes only when the fuzzer stops
-# at a fault whose report holds that text: for canaries, which prove that a fault would be found.
+# headers. Sources are named *_fuzz.cc; CORPUS names folders of first inputs, as seen from theirs, DICTIONARY a file of
+# words to put them together from. With MUST_FIND the case passes only when the fuzzer stops at a fault whose report
+# holds that text: for canaries, which prove that a fault would be found.
 #
 # Include this before the rooms: it also has every room instrumented.
 set(TESSERA_FUZZ_SECONDS 25 CACHE STRING "How long the ctest case of one fuzz target runs")
@@ -20,15 +20,16 @@ if(TESSERA_FUZZ)
 endif()
 
 function(tessera_fuzz name)
-  cmake_parse_arguments(ARG "LIBFUZZER_ONLY" "CORPUS;DICTIONARY;MUST_FIND" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "LIBFUZZER_ONLY" "DICTIONARY;MUST_FIND" "SOURCES;ROOMS;LIBRARIES;CORPUS" ${ARGN})
   list(TRANSFORM ARG_ROOMS PREPEND tessera_)
+  list(TRANSFORM ARG_CORPUS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   if(NOT TESSERA_FUZZ)
     if(ARG_CORPUS AND NOT ARG_LIBFUZZER_ONLY)
       add_executable(${name} ${ARG_SOURCES} mutate_main.cc)
       target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
       target_link_libraries(${name} PRIVATE ${ARG_ROOMS} ${ARG_LIBRARIES})
       set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-      add_test(NAME mutate.${name} COMMAND ${name} 3000 ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS})
+      add_test(NAME mutate.${name} COMMAND ${name} 3000 ${ARG_CORPUS})
       set_tests_properties(mutate.${name} PROPERTIES LABELS fast TIMEOUT 300)
     endif()
     return()
@@ -43,10 +44,7 @@ function(tessera_fuzz name)
   # What the fuzzer learns stays in the build tree: the first folder is written, the others only read.
   set(learned ${CMAKE_BINARY_DIR}/fuzz/${name}.corpus)
   file(MAKE_DIRECTORY ${learned})
-  set(corpus ${learned})
-  if(ARG_CORPUS)
-    list(APPEND corpus ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS})
-  endif()
+  set(corpus ${learned} ${ARG_CORPUS})
   set(words)
   if(ARG_DICTIONARY)
     set(words -dict=${CMAKE_CURRENT_SOURCE_DIR}/${ARG_DICTIONARY})

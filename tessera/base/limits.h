@@ -22,6 +22,7 @@ inline constexpr std::int64_t kConfigFileBytesMax = 4 << 20;
 inline constexpr std::int64_t kModuleListMax = 100'000;  // Names in a quantization config's lists.
 inline constexpr std::int64_t kModulePatternsMax = 64;
 inline constexpr std::int64_t kModulePatternBytesMax = 512;
+inline constexpr std::int64_t kModulePatternStepsMax = 30'000'000;  // Of all patterns on all names of a model.
 inline constexpr std::int64_t kStopTokensMax = 64;
 inline constexpr std::int64_t kContextMax = 1 << 24;
 inline constexpr std::int64_t kExpertsMax = 4096;                // Of one layer.

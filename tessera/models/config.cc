@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "tessera/base/limits.h"
 #include "tessera/models/config_fields.h"
@@ -49,16 +49,17 @@ base::Status read_model_type(const ConfigFields& fields, const FamilyEntry& fami
 // Files with a text model inside say how it is quantized at the root, in the text model's fields, or twice.
 base::Status read_quantization(const ConfigFields& fields, const ConfigFields& text, ModelConfig& config) {
   constexpr std::string_view kField = "quantization_config";
-  std::string json;
+  std::optional<ConfigFields> first;
   for (const ConfigFields* place : {&fields, &text}) {
     if (!place->has(kField)) continue;
     TESSERA_ASSIGN_OR_RETURN(const ConfigFields object, place->object(kField));
-    std::string found = object.json();
-    if (!json.empty() && json != found) return fields.refuse(kField, "contradicts the one of the text model");
-    json = std::move(found);
+    if (first.has_value() && !first->equals(object)) {
+      return fields.refuse(kField, "contradicts the one of the text model");
+    }
+    first = object;
   }
-  if (json.empty()) return base::ok_status();
-  TESSERA_ASSIGN_OR_RETURN(config.quantization, weights::QuantizationConfig::parse(json, kConfigFileName));
+  if (!first.has_value()) return base::ok_status();
+  TESSERA_ASSIGN_OR_RETURN(config.quantization, weights::QuantizationConfig::parse(first->json(), kConfigFileName));
   return base::ok_status();
 }
 

@@ -101,6 +101,8 @@ base::Result<ConfigFields> ConfigFields::object(std::string_view field) const {
   return ConfigFields(root_, &value->get_object(), fmt::format("{}: {}", where_, field));
 }
 
+bool ConfigFields::equals(const ConfigFields& other) const { return *object_ == *other.object_; }
+
 std::string ConfigFields::json() const { return json::serialize(*object_); }
 
 base::Result<std::vector<std::string>> ConfigFields::texts(std::string_view field, std::int64_t count_max) const {

@@ -36,6 +36,8 @@ class ConfigFields {
   base::Result<bool> boolean_or(std::string_view field, bool missing) const;
   // An object inside this one.
   base::Result<ConfigFields> object(std::string_view field) const;
+  // Whether the two hold the same fields with the same values, in whatever order.
+  bool equals(const ConfigFields& other) const;
   // Its text, as JSON.
   std::string json() const;
   // Strings; at most `count_max`.

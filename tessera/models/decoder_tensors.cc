@@ -215,7 +215,7 @@ DecoderTensors describe_decoder(const ModelConfig& config, const DecoderNames& n
   for (std::int64_t i = 0; i < config.num_nextn_predict_layers; ++i) {
     d.skipped.push_back({fmt::format("{}{}.", layers, config.num_hidden_layers + i), ""});
   }
-  d.skipped.push_back({layers, ".self_attn.rotary_emb.inv_freq"});
+  d.skipped.push_back({layers, ".self_attn.rotary_emb.inv_freq", config.num_hidden_layers});
   d.kv = kv_of(config);
   return t;
 }

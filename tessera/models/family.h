@@ -36,7 +36,7 @@ struct LoadedModel {
   ModelConfig config;
   ops::Backend* backend = nullptr;
   weights::Checkpoint checkpoint;
-  std::vector<weights::StoredWeight> converted = {};  // The weights whose scales had to be converted, for those.
+  std::vector<weights::StoredWeight> converted = {};  // Those with converted scales, which backends read here.
   // Beside ModelDescription::tensors; empty where a tensor went into one of the two below.
   std::vector<ops::Weight> weights = {};
   std::vector<ops::ExpertStack> expert_stacks = {};  // Beside ModelDescription::expert_stacks.
@@ -63,5 +63,10 @@ const FamilyEntry& family_entry(Family family);
 
 // The tensors and KV of a configuration; for planning, sharding and tests.
 ModelDescription describe(const ModelConfig& config);
+
+// How the checkpoint stores each of the description's tensors, by the config's quantization: [tensors]. A tied head is
+// the embedding's tensor, and plain as that is. out_of_range where the quantization's patterns take too many steps.
+base::Result<std::vector<weights::StoredFormat>> stored_formats(const ModelConfig& config,
+                                                                const ModelDescription& description);
 
 }  // namespace tessera::models

@@ -74,6 +74,10 @@ TEST(FamilyConfig, DeepseekV3) {
   EXPECT_FALSE(d.skips("model.layers.6.mlp.gate.weight"));
   EXPECT_FALSE(d.skips("model.layers.62.eh_proj.weight"));
   EXPECT_TRUE(d.skips("model.layers.6.self_attn.rotary_emb.inv_freq"));
+  EXPECT_TRUE(d.skips("model.layers.60.self_attn.rotary_emb.inv_freq"));
+  for (const char* layer : {"62", "06", "-1", "6.", "", "6x", "99999999999999999999"}) {
+    EXPECT_FALSE(d.skips("model.layers." + std::string(layer) + ".self_attn.rotary_emb.inv_freq")) << layer;
+  }
   EXPECT_EQ(d.kv_layout(ops::KvFormat::kBF16, 64).token_bytes(), 70272);
 }
 
@@ -269,6 +273,80 @@ TEST(FamilyConfig, ListsWinOverCounts) {
               ElementsAre(IndexerType::kFull, IndexerType::kShared, IndexerType::kFull, IndexerType::kShared));
   EXPECT_THAT(c.moe->mlp_layer_types,
               ElementsAre(MlpType::kDense, MlpType::kSparse, MlpType::kSparse, MlpType::kDense));
+}
+
+// As transformers saves it, which writes out what it made of the counts.
+TEST(FamilyConfig, LayersOfSparseAttention) {
+  std::string text = file_text("glm-5.2.json");
+  const std::string from = R"("num_hidden_layers": 78,)";
+  ASSERT_NE(text.find(from), std::string::npos);
+  const auto with_types = [&](const std::string& types) {
+    std::string changed = text;
+    return changed.replace(changed.find(from), from.size(), from + R"("layer_types": [)" + types + "],");
+  };
+  EXPECT_TRUE(parsed(with_types(R"("indexed_attention", "indexed_attention")")).dsa.has_value());
+  EXPECT_TRUE(parsed(with_types(R"("deepseek_sparse_attention")")).dsa.has_value());
+  for (const std::string other : {"full_attention", "sliding_attention"}) {
+    const auto refused = parse_config(with_types(R"("indexed_attention", ")" + other + R"(")"));
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_THAT(refused.error().message(), HasSubstr("layer_types: has '" + other + "', expected 'indexed_attention'"));
+  }
+  text = file_text("deepseek-v3.json");
+  ASSERT_NE(text.find(R"("num_hidden_layers": 61,)"), std::string::npos);
+  text.replace(text.find(R"("num_hidden_layers": 61,)"), 24,
+               R"("num_hidden_layers": 61, "layer_types": ["indexed_attention"],)");
+  EXPECT_THAT(parse_config(text).error().message(),
+              HasSubstr("layer_types: has 'indexed_attention', expected 'full_attention'"));
+}
+
+// The same object in two places, its fields in another order.
+TEST(FamilyConfig, QuantizationSaidTwice) {
+  std::string text = file_text("kimi-k2.6.json");
+  const std::string from = R"("architectures")";
+  ASSERT_NE(text.find(from), std::string::npos);
+  const std::string again = R"("quantization_config": {
+      "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
+                 "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+      "kv_cache_scheme": null, "quant_method": "compressed-tensors", "format": "pack-quantized",
+      "quantization_status": "compressed", "config_groups": {"group_0": {
+        "weights": {"type": "int", "num_bits": 4, "group_size": SIZE, "symmetric": true, "strategy": "group",
+                    "dynamic": false, "actorder": null},
+        "targets": ["Linear"], "output_activations": null, "input_activations": null}}}, )";
+  const auto with_size = [&](const std::string& size) {
+    std::string changed = text;
+    std::string object = again;
+    object.replace(object.find("SIZE"), 4, size);
+    return changed.insert(changed.find(from), object);
+  };
+  EXPECT_EQ(parsed(with_size("32")).quantization.format(),
+            (weights::StoredFormat{weights::StoredKind::kInt4Group, 32}));
+  EXPECT_THAT(parse_config(with_size("64")).error().message(),
+              HasSubstr("quantization_config: contradicts the one of the text model"));
+}
+
+// Sixty-four patterns that each take thousands of steps on every one of 70,000 names: refused instead of answered.
+TEST(FamilyConfig, PatternsThatTakeTooManyStepsTogether) {
+  std::string text = file_text("kimi-k2.6.json");
+  const std::string from = R"("ignore": [)";
+  ASSERT_NE(text.find(from), std::string::npos);
+  std::string patterns;
+  for (int i = 0; i < 60; ++i) {
+    patterns += R"("re:(?:.*.*[!@]|.*.*[!@]|.*.*[!@]|.*.*[!@]|.*.*[!@]|.*[0-8]!))" + std::to_string(i) + R"(", )";
+  }
+  text.insert(text.find(from) + from.size(), patterns);
+  const ModelConfig config = parsed(text);
+  const auto formats = stored_formats(config, describe(config));
+  ASSERT_FALSE(formats.has_value());
+  EXPECT_EQ(formats.error().code(), base::StatusCode::kOutOfRange);
+  EXPECT_THAT(formats.error().message(), HasSubstr("steps"));
+  // Many that are honest are fine, also where they name numbers.
+  std::string honest = file_text("kimi-k2.6.json");
+  patterns.clear();
+  for (int i = 0; i < 20; ++i) patterns += R"("re:.*layers\\.)" + std::to_string(i % 2) + R"(\\.mlp\\..*_proj$", )";
+  honest.insert(honest.find(from) + from.size(), patterns);
+  const ModelConfig honest_config = parsed(honest);
+  const auto honest_formats = stored_formats(honest_config, describe(honest_config));
+  ASSERT_TRUE(honest_formats.has_value()) << honest_formats.error().to_string();
 }
 
 TEST(FamilyConfig, QwenFamilies) {

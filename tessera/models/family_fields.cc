@@ -119,7 +119,7 @@ base::Status expect_one(const ConfigFields& fields, std::string_view field) {
 
 // Fields of relatives that change what is computed. Absent or null, or at the value that changes nothing, they are
 // fine; anything else would be computed wrongly here, so it is refused instead of ignored.
-base::Status refuse_foreign_mathematics(const ConfigFields& fields, const ModelConfig& config) {
+base::Status refuse_foreign_mathematics(const ConfigFields& fields) {
   for (const std::string_view field :
        {"pretraining_tp", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"}) {
     TESSERA_RETURN_IF_ERROR(expect_one(fields, field));
@@ -135,12 +135,21 @@ base::Status refuse_foreign_mathematics(const ConfigFields& fields, const ModelC
   if (fields.has("sliding_window") && !fields.has("use_sliding_window")) {
     return fields.refuse_unsupported("sliding_window", "is not computed, expected none or null");
   }
+  return base::ok_status();
+}
+
+// transformers calls every layer of a sparse model indexed_attention, whether it has an indexer or shares a selection,
+// and called it deepseek_sparse_attention before.
+base::Status check_layer_types(const ConfigFields& fields, AttentionLayers layers, const ModelConfig& config) {
   if (!fields.has("layer_types")) return base::ok_status();
+  const bool indexed = layers == AttentionLayers::kIndexed;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> types, fields.texts("layer_types", config.num_hidden_layers));
   for (const std::string& type : types) {
-    if (type == "full_attention") continue;
-    return fields.refuse_unsupported("layer_types",
-                                     fmt::format("has {}, expected 'full_attention'", weights::quote_name(type)));
+    if (indexed ? type == "indexed_attention" || type == "deepseek_sparse_attention" : type == "full_attention") {
+      continue;
+    }
+    return fields.refuse_unsupported("layer_types", fmt::format("has {}, expected '{}'", weights::quote_name(type),
+                                                                indexed ? "indexed_attention" : "full_attention"));
   }
   return base::ok_status();
 }
@@ -187,7 +196,7 @@ base::Status expect_integer(const ConfigFields& fields, std::string_view field, 
   return fields.refuse_unsupported(field, fmt::format("is {}, expected {}", value, expected));
 }
 
-base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config) {
+base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config, AttentionLayers layers) {
   TESSERA_ASSIGN_OR_RETURN(config.vocab_size, fields.integer("vocab_size", {1, limits::kVocabularyMax}));
   TESSERA_ASSIGN_OR_RETURN(config.hidden_size, fields.integer("hidden_size", {1, limits::kHiddenMax}));
   TESSERA_ASSIGN_OR_RETURN(config.intermediate_size,
@@ -204,7 +213,8 @@ base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config
     return fields.refuse_unsupported("hidden_act",
                                      fmt::format("is {}, expected 'silu'", weights::quote_name(activation)));
   }
-  return refuse_foreign_mathematics(fields, config);
+  TESSERA_RETURN_IF_ERROR(refuse_foreign_mathematics(fields));
+  return check_layer_types(fields, layers, config);
 }
 
 base::Status read_rope_fields(const ConfigFields& fields, RopeTypes types, ModelConfig& config) {

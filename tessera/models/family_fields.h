@@ -11,9 +11,12 @@
 
 namespace tessera::models {
 
+// What `layer_types` may say of every layer.
+enum class AttentionLayers : std::uint8_t { kFull, kIndexed };
 // Vocabulary, hidden size, layers, heads, context, epsilon, tied head; hidden_act must be silu. Refuses fields of
 // relatives that would change what is computed.
-base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config);
+base::Status read_decoder_fields(const ConfigFields& fields, ModelConfig& config,
+                                 AttentionLayers layers = AttentionLayers::kFull);
 
 enum class RopeTypes : std::uint8_t { kDefault, kDefaultOrYarn };
 // Older files: rope_theta and rope_scaling (null, or {"rope_type" or "type": ...}). Newer ones: rope_parameters with

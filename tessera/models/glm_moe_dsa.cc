@@ -9,7 +9,7 @@ namespace tessera::models {
 namespace {
 
 base::Status read_glm_moe_dsa_fields(const ConfigFields& fields, ModelConfig& config) {
-  TESSERA_RETURN_IF_ERROR(read_decoder_fields(fields, config));
+  TESSERA_RETURN_IF_ERROR(read_decoder_fields(fields, config, AttentionLayers::kIndexed));
   TESSERA_RETURN_IF_ERROR(read_mla_fields(fields, QLora::kRequired, config));
   TESSERA_RETURN_IF_ERROR(expect_boolean(fields, "rope_interleave", true, true));
   TESSERA_RETURN_IF_ERROR(expect_boolean(fields, "indexer_rope_interleave", true, true));

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,7 +54,7 @@ class LoadTest : public testing::Test {
     const base::Status status = test_support::write_recipe_checkpoint(name, folder_.path());
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
-  // Rewrites the single file with its tensors as `change` leaves them.
+  // Rewrites the checkpoint as a single file, with its tensors as `change` leaves them.
   void rewrite(const std::function<void(std::vector<Stored>&)>& change) {
     std::vector<Stored> tensors;
     {
@@ -68,6 +72,12 @@ class LoadTest : public testing::Test {
     ASSERT_TRUE(writer.has_value());
     for (const Stored& t : tensors) ASSERT_TRUE(writer->write(t.name, t.data).ok());
     ASSERT_TRUE(writer->finish().ok());
+    std::vector<std::filesystem::path> others;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      const std::string name = entry.path().filename().string();
+      if (name.contains(".safetensors") && name != weights::kSingleFileName) others.push_back(entry.path());
+    }
+    for (const std::filesystem::path& path : others) std::filesystem::remove(path);
   }
   static Stored& find(std::vector<Stored>& tensors, const std::string& name) {
     return *std::ranges::find(tensors, name, &Stored::name);
@@ -281,6 +291,68 @@ TEST_F(LoadTest, QuantizedExpertsAndASkippedVisionTower) {
   EXPECT_EQ(loaded->expert_stacks[0].experts, 8);
   EXPECT_EQ(loaded->expert_stacks[0].format, ops::WeightFormat::kInt4Group);
   EXPECT_EQ(loaded->mla_ups.size(), 3u);
+}
+
+// Scales that the file has in another dtype are held once, by the loaded model, and count as its memory.
+TEST_F(LoadTest, ConvertedScalesAreHeldOnceAndCounted) {
+  write_recipe("glm4_moe_f8_channel");
+  const ModelConfig config = *read_config(folder_.path());
+  const ModelDescription description = describe(config);
+  auto checkpoint = weights::Checkpoint::open(folder_.path());
+  ASSERT_TRUE(checkpoint.has_value());
+  std::int64_t bytes = 0;
+  for (const weights::Tensor& t : checkpoint->tensors()) {
+    if (description.skips(t.name)) continue;
+    const bool widened = t.dtype == DType::kBF16 &&
+                         (t.name.ends_with("_scale") || t.shape.size() == 1 || t.name.ends_with(".mlp.gate.weight"));
+    bytes += std::ssize(t.data) * (widened ? 2 : 1);
+  }
+  auto loaded = load_weights(config, "", description, std::move(*checkpoint), *backend_, {});
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().to_string();
+  EXPECT_EQ(loaded->weight_bytes, bytes);
+  std::set<const void*> held;
+  for (const weights::StoredWeight& stored : loaded->converted) held.insert(stored.converted_scales.data());
+  std::size_t in_place = 0;
+  const auto look = [&](const ops::Weight& weight) {
+    if (weight.format != ops::WeightFormat::kF8Channel) return;
+    EXPECT_TRUE(held.contains(weight.scales));
+    EXPECT_EQ(weight.storage.bytes(), 0);
+    ++in_place;
+  };
+  for (const ops::Weight& weight : loaded->weights) look(weight);
+  for (const ops::ExpertStack& stack : loaded->expert_stacks) {
+    for (const auto* weights : {&stack.gate, &stack.up, &stack.down}) std::ranges::for_each(*weights, look);
+  }
+  EXPECT_EQ(in_place, held.size());
+  EXPECT_GT(in_place, 20u);
+}
+
+TEST_F(LoadTest, AScaleThatIsNotFinite) {
+  write_recipe("glm4_moe_f8_channel");
+  rewrite([](std::vector<Stored>& t) {
+    const base::BF16 nan = base::to_bf16(std::numeric_limits<float>::quiet_NaN());
+    std::memcpy(find(t, "model.layers.1.mlp.experts.3.up_proj.weight_scale").data.data() + 2 * 5, &nan, 2);
+  });
+  expect_refused(StatusCode::kInvalidArgument,
+                 "model.safetensors: tensor 'model.layers.1.mlp.experts.3.up_proj.weight_scale' holds nan at element "
+                 "5, expected finite scales");
+}
+
+// A head that is the embedding's tensor is plain as that is, whatever is quantized beside it.
+TEST_F(LoadTest, ATiedHeadOfAQuantizedCheckpointIsPlain) {
+  write_recipe("glm4_moe_f8_channel");
+  rewrite([](std::vector<Stored>& t) { std::erase_if(t, [](const Stored& s) { return s.name == "lm_head.weight"; }); });
+  std::string text = *weights::read_text_file(folder_.path() / kConfigFileName, 1 << 20);
+  for (const auto& [from, to] : std::map<std::string, std::string>{
+           {R"("tie_word_embeddings": false)", R"("tie_word_embeddings": true)"}, {R"("lm_head")", R"("other")"}}) {
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), from.size(), to);
+  }
+  std::ofstream(folder_.path() / kConfigFileName, std::ios::trunc) << text;
+  const std::unique_ptr<Model> model = load();
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(model->weight_format(), "bf16+f8_channel");
+  for (const float logit : logits_of(*model)) ASSERT_TRUE(std::isfinite(logit));
 }
 
 TEST_F(LoadTest, LayersForSpeculationThatTheConfigDoesNotCount) {

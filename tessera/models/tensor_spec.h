@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -86,9 +87,9 @@ struct MlaUpSpec {
 struct NamePattern {
   std::string prefix;
   std::string suffix;
-  bool matches(std::string_view name) const {
-    return name.size() >= prefix.size() + suffix.size() && name.starts_with(prefix) && name.ends_with(suffix);
-  }
+  // Where it is given, what is between the two is a number below it, without leading zeros: a layer that there is.
+  std::optional<std::int64_t> numbers_below = {};
+  bool matches(std::string_view name) const;
 };
 
 struct ModelDescription {
@@ -108,6 +109,10 @@ struct ModelDescription {
   std::size_t add(TensorSpec spec) {
     tensors.push_back(std::move(spec));
     return tensors.size() - 1;
+  }
+  // The embedding's tensor, listed once more for the head's product.
+  bool is_tied_head(const TensorSpec& spec) const {
+    return spec.part == WeightPart::kHead && spec.usage == ops::WeightUsage::kLinear && spec.name != head_tensor;
   }
   bool skips(std::string_view name) const {
     for (const NamePattern& pattern : skipped) {

@@ -121,8 +121,8 @@ class Preparation {
     return error.with_context(fmt::format("{}: tensor {}", stored_[i].tensors.front().file,
                                           weights::quote_name(description_.tensors[i].name)));
   }
-  // The memory of a weight: what the backend took, and what it reads in place. What two usages read in place (a tied
-  // embedding) is memory once.
+  // The memory of a weight: what the backend took, what it reads in place, and scales that were converted, which the
+  // loaded model keeps. What two usages read in place (a tied embedding) is memory once.
   void count(const ops::Weight& weight, const weights::StoredWeight& stored) {
     bytes_ += weight.storage.bytes();
     for (const weights::Tensor& tensor : stored.tensors) {
@@ -130,7 +130,7 @@ class Preparation {
       const bool read = at != nullptr && (at == weight.data || at == weight.scales);
       if (read && in_place_.insert(at).second) bytes_ += std::ssize(tensor.data);
     }
-    if (stored.owned_bytes() > 0 && weight.scales == stored.converted_scales.data()) bytes_ += stored.owned_bytes();
+    bytes_ += stored.owned_bytes();
   }
 
   const ModelDescription& description_;
@@ -163,10 +163,11 @@ base::Result<TakenWeights> take_weights(const ModelConfig& config, const ModelDe
   TESSERA_RETURN_IF_ERROR(check_head(config, description, checkpoint));
   TakenWeights taken;
   taken.stored.reserve(description.tensors.size());
-  for (const TensorSpec& spec : description.tensors) {
-    TESSERA_ASSIGN_OR_RETURN(const weights::StoredFormat expected, config.quantization.expected(spec.name, spec.usage));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<weights::StoredFormat> formats, stored_formats(config, description));
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    const TensorSpec& spec = description.tensors[i];
     TESSERA_ASSIGN_OR_RETURN(weights::StoredWeight weight,
-                             weights::take_weight(checkpoint, spec.name, spec.shape, expected));
+                             weights::take_weight(checkpoint, spec.name, spec.shape, formats[i]));
     taken.stored.push_back(std::move(weight));
   }
   TESSERA_ASSIGN_OR_RETURN(taken.skipped, skip_tensors(description, checkpoint));
@@ -193,10 +194,12 @@ base::Result<LoadedModel> load_weights(const ModelConfig& config, std::string_vi
   auto up = description.mla_ups.begin();
   for (std::size_t i = 0; i < description.tensors.size();) {
     std::size_t next = i + 1;
-    if (stack != description.expert_stacks.end() && stack->first == i) {
+    const bool is_stack = stack != description.expert_stacks.end() && stack->first == i;
+    if (is_stack) next = i + 3 * static_cast<std::size_t>(stack->experts);
+    for (std::size_t j = i; j < next; ++j) TESSERA_RETURN_IF_ERROR(stored[j].check_scales());
+    if (is_stack) {
       TESSERA_ASSIGN_OR_RETURN(ops::ExpertStack experts, preparation.experts(*stack));
       loaded.expert_stacks.push_back(std::move(experts));
-      next = i + 3 * static_cast<std::size_t>(stack->experts);
       ++stack;
     } else if (up != description.mla_ups.end() && up->tensor == i) {
       TESSERA_ASSIGN_OR_RETURN(ops::MlaUpProjection projection, preparation.mla_up(*up));

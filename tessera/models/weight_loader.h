@@ -23,7 +23,8 @@ base::Result<TakenWeights> take_weights(const ModelConfig& config, const ModelDe
                                         weights::Checkpoint& checkpoint);
 
 // Loads what the description lists: take_weights() first, so that a wrong checkpoint is refused before any memory is
-// taken. Then the tensors are digested and prepared, one after another; the experts of a layer are prepared together.
+// taken. Then the tensors are prepared and digested, one after another; the experts of a layer are prepared together.
+// Scales that are not finite are refused then, because INT4's are too many to be read twice.
 //
 // Memory: the files stay mapped. Beside them there is what the backend makes of a weight that it cannot use in place,
 // and scales that had to be converted; while a weight is prepared, one weight's (or one layer's experts') more.

@@ -21,10 +21,7 @@ TensorRole role_of(const models::TensorSpec& spec, bool is_up_projection, const 
   if (is_up_projection) return TensorRole::kUpProjection;
   const bool of_kv_heads = spec.name.contains(".k_proj.") || spec.name.contains(".v_proj.");
   if (spec.part == WeightPart::kAttention && of_kv_heads) return TensorRole::kKvHeads;
-  // A tied head is the embedding's tensor listed once more, for products.
-  const bool tied =
-      spec.part == WeightPart::kHead && spec.usage == ops::WeightUsage::kLinear && spec.name != description.head_tensor;
-  return tied ? TensorRole::kTiedHead : TensorRole::kPlain;
+  return description.is_tied_head(spec) ? TensorRole::kTiedHead : TensorRole::kPlain;
 }
 
 // Adds tensors one by one and keeps one group for those that are alike.
@@ -139,13 +136,15 @@ base::Result<ModelFacts> facts_of(const models::ModelConfig& config) {
   for (const models::TensorSpec& spec : description.tensors) {
     if (spec.part == WeightPart::kIndexer) last_indexer_layer = std::max(last_indexer_layer, spec.layer);
   }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<weights::StoredFormat> formats,
+                           models::stored_formats(config, description));
   double parameters = 0;
   auto next_up = description.mla_ups.begin();
   for (std::size_t i = 0; i < description.tensors.size(); ++i) {
     const models::TensorSpec& spec = description.tensors[i];
     const bool is_up = next_up != description.mla_ups.end() && next_up->tensor == i;
     if (is_up) ++next_up;
-    TESSERA_ASSIGN_OR_RETURN(const weights::StoredFormat stored, config.quantization.expected(spec.name, spec.usage));
+    const weights::StoredFormat& stored = formats[i];
     grouping.add(spec, role_of(spec, is_up, description), stored);
     parameters += static_cast<double>(spec.rows()) * static_cast<double>(spec.cols());
     const std::int32_t source = spec.part == WeightPart::kIndexer

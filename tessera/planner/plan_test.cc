@@ -51,6 +51,29 @@ TEST(FactsOf, AgreesWithARealCheckpoint) {
   EXPECT_EQ(checkpoint_size(facts, WeightRecipe::kAsStored).bytes() - biases / 2, bytes);
 }
 
+// Of a quantized checkpoint too, whose products run in FP8 except the head's.
+TEST(FactsOf, TiedHeadsAreAsPlainAsTheEmbedding) {
+  std::string text = kLlama;
+  text.replace(text.rfind('}'), 1,
+               R"(, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})");
+  const ModelFacts facts = facts_of(config_of(text)).value();
+  std::int64_t heads = 0;
+  for (const TensorGroup& group : facts.tensors) {
+    if (group.part == models::WeightPart::kAttention) {
+      EXPECT_EQ(group.stored.kind, weights::StoredKind::kF8Block128);
+    }
+    if (group.role != TensorRole::kTiedHead) continue;
+    EXPECT_EQ(group.stored, weights::StoredFormat{});
+    ++heads;
+  }
+  EXPECT_EQ(heads, 1);
+  const WeightMemory memory = weight_memory(facts, WeightRecipe::kAsStored, UpProjection::kBf16, 1).value();
+  const StepBytes step = step_bytes(facts, memory, ops::KvFormat::kBF16, 1).value();
+  const std::int64_t blocks = 2 * (2 * 2) + 2 * (1 * 2) + 3 * (4 * 2);
+  const std::int64_t layer = 2 * 256 * 256 + 2 * 64 * 256 + 3 * 512 * 256 + 4 * blocks + 2 * 2 * 256;
+  EXPECT_EQ(step.outside_bytes, 3 * layer + 2 * 256 + 2 * 1000 * 256);
+}
+
 TEST(FactsOf, TiedHeadsAreStoredOnceAndReadAsHeads) {
   const ModelFacts facts = facts_of(config_of(kLlama)).value();
   const std::int64_t layer = 2 * 256 * 256 + 2 * 64 * 256 + 3 * 512 * 256 + 2 * 256;

@@ -74,13 +74,14 @@ TEST_P(Dequantize, EqualsTheLibrariesToTheBit) {
   ASSERT_TRUE(quantization.has_value()) << quantization.error().to_string();
 
   const json::value golden = read_json(goldens / "goldens.json");
+  PatternBudget budget;
   std::size_t quantized = 0;
   for (const json::value& entry : golden.at("dequantized").as_array()) {
     const std::string name = entry.at("name").as_string().c_str();
     SCOPED_TRACE(name);
     const auto shape = shapes.find(name);
     ASSERT_NE(shape, shapes.end());
-    const auto expected = quantization->expected(name, ops::WeightUsage::kLinear);
+    const auto expected = quantization->expected(name, ops::WeightUsage::kLinear, budget);
     ASSERT_TRUE(expected.has_value());
     ASSERT_EQ(stored_format_text(*expected), std::string(entry.at("format").as_string().c_str()));
     const auto weight = take_weight(*checkpoint, name, shape->second, *expected);
@@ -98,7 +99,7 @@ TEST_P(Dequantize, EqualsTheLibrariesToTheBit) {
   std::size_t expected_quantized = 0;
   for (const auto& [name, shape] : shapes) {
     if (shape.size() != 2 || name.ends_with(".mlp.gate.weight") || name.ends_with("embed_tokens.weight")) continue;
-    const auto expected = quantization->expected(name, ops::WeightUsage::kLinear);
+    const auto expected = quantization->expected(name, ops::WeightUsage::kLinear, budget);
     ASSERT_TRUE(expected.has_value());
     const bool vision = name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
     if (expected->kind == StoredKind::kPlain || vision) continue;

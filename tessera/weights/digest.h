@@ -1,9 +1,10 @@
 // The digest by which a checkpoint is known: to the API's users, to the prefix cache, to a peer in a handoff. It is
 // computed in the same pass as loading, so that the bytes are read from disk once.
 //
-// SHA-256 over, each preceded by its length as a little-endian u64: the text of config.json; then for every tensor, in
-// the order of names: name, dtype name, shape as text, and the XXH3-128 of its bytes (canonical, big-endian). So it
-// does not depend on how tensors are spread over shards, nor on the order of loading.
+// SHA-256 over, each preceded by its length as a little-endian u64: the text of config.json; then for every tensor
+// that the model computes with (what loading skips is not read), in the order of names: name, dtype name, shape as
+// text, and the XXH3-128 of its bytes (canonical, big-endian). So it does not depend on how tensors are spread over
+// shards, nor on the order of loading.
 #pragma once
 
 #include <array>

@@ -5,6 +5,7 @@
 #include <pcre2.h>
 
 #include <array>
+#include <bit>
 #include <cctype>
 
 #include "tessera/base/check.h"
@@ -15,8 +16,12 @@ namespace tessera::weights {
 
 namespace {
 
-// Patterns such as `.*self_attn.*` take a few hundred steps on a name of 60 characters.
-constexpr std::uint32_t kMatchStepsMax = 20'000;
+// Patterns such as `.*self_attn.*` take a hundred steps on a name of 60 characters. PCRE2 does not say how many steps a
+// match took: it is tried with a small limit first and then with larger ones, so that what is charged is not far from
+// what was done.
+constexpr std::uint32_t kFirstMatchSteps = 128;
+constexpr std::uint32_t kMatchStepsGrowth = 4;
+constexpr std::uint32_t kMatchStepsMax = 8'192;
 constexpr std::uint32_t kDepthMax = 1'000;
 constexpr std::uint32_t kHeapKibibytesMax = 1'024;
 
@@ -55,7 +60,37 @@ std::string foreign_part(std::string_view pattern) {
   return {};
 }
 
+constexpr std::uint32_t kAllDigits = (1U << 10) - 1;
+
+// The digits that the pattern can tell from others, a bit each. `[0-9]`, `\d`, `\w` and `.` take them all alike, and so
+// does a range between characters that are no digits.
+std::uint32_t find_digits(std::string_view pattern) {
+  std::uint32_t digits = 0;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\') {
+      ++i;
+    } else if (pattern.substr(i).starts_with("[0-9")) {
+      i += 3;
+    } else if (c >= '0' && c <= '9') {
+      const bool may_be_range = (i > 0 && pattern[i - 1] == '-') || (i + 1 < pattern.size() && pattern[i + 1] == '-');
+      digits |= may_be_range ? kAllDigits : 1U << (c - '0');
+    }
+  }
+  return digits;
+}
+
 }  // namespace
+
+std::string alike_name(std::string_view name, std::uint32_t digits) {
+  if (digits == kAllDigits) return std::string(name);
+  const char other = static_cast<char>('0' + std::countr_one(digits));
+  std::string alike(name);
+  for (char& c : alike) {
+    if (c >= '0' && c <= '9' && ((digits >> (c - '0')) & 1U) == 0) c = other;
+  }
+  return alike;
+}
 
 base::Result<ModulePattern> ModulePattern::compile(std::string_view pattern) {
   if (std::ssize(pattern) > base::limits::kModulePatternBytesMax) {
@@ -81,19 +116,29 @@ base::Result<ModulePattern> ModulePattern::compile(std::string_view pattern) {
   }
   ModulePattern compiled;
   compiled.text_ = pattern;
+  compiled.digits_ = find_digits(pattern);
   compiled.code_ = std::shared_ptr<const void>(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
   return compiled;
 }
 
-base::Result<bool> ModulePattern::matches(std::string_view name) const {
+base::Result<bool> ModulePattern::matches(std::string_view name, PatternBudget& budget) const {
   const std::unique_ptr<pcre2_match_context, ContextDeleter> context(pcre2_match_context_create(nullptr));
   const std::unique_ptr<pcre2_match_data, MatchDataDeleter> data(pcre2_match_data_create(1, nullptr));
   TESSERA_CHECK(context != nullptr && data != nullptr, "out of memory");
-  pcre2_set_match_limit(context.get(), kMatchStepsMax);
   pcre2_set_depth_limit(context.get(), kDepthMax);
   pcre2_set_heap_limit(context.get(), kHeapKibibytesMax);
-  const int found = pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(name.data()),
-                                name.size(), 0, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+  int found = PCRE2_ERROR_MATCHLIMIT;
+  for (std::uint32_t steps = kFirstMatchSteps; found == PCRE2_ERROR_MATCHLIMIT && steps <= kMatchStepsMax;
+       steps *= kMatchStepsGrowth) {
+    if (!budget.spend(steps)) {
+      return base::failure(base::out_of_range(
+          fmt::format("the patterns take more than {} steps together on the model's names; the last was {} on {}",
+                      base::limits::kModulePatternStepsMax, quote_name(text_), quote_name(name))));
+    }
+    pcre2_set_match_limit(context.get(), steps);
+    found = pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(name.data()),
+                        name.size(), 0, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+  }
   if (found >= 0) return true;
   if (found == PCRE2_ERROR_NOMATCH) return false;
   return base::failure(base::out_of_range(fmt::format("pattern {} takes too many steps on {} (PCRE2 error {})",

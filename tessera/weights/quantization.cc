@@ -36,14 +36,24 @@ bool ModuleList::names_match(std::string_view module) const {
   return false;
 }
 
-base::Result<bool> ModuleList::matches(std::string_view module) const {
-  if (names_match(module)) return true;
-  for (const ModulePattern& pattern : patterns_) {
-    TESSERA_ASSIGN_OR_RETURN(const bool found, pattern.matches(module));
-    if (found) return true;
+base::Result<bool> ModuleList::patterns_match(std::string_view module, PatternBudget& budget) const {
+  if (patterns_.empty()) return false;
+  const std::pair<const void*, std::string> key(this, alike_name(module, digits_));
+  if (const auto known = budget.answers().find(key); known != budget.answers().end()) return known->second;
+  bool any = false;
+  for (std::size_t i = 0; i < patterns_.size() && !any; ++i) {
+    TESSERA_ASSIGN_OR_RETURN(any, patterns_[i].matches(module, budget));
   }
+  budget.answers().emplace(key, any);
+  return any;
+}
+
+base::Result<bool> ModuleList::matches(std::string_view module, PatternBudget& budget) const {
+  if (names_match(module)) return true;
+  TESSERA_ASSIGN_OR_RETURN(const bool found, patterns_match(module, budget));
+  if (found) return true;
   // The configuration may have been written for the text model alone, whose names then carry no prefix.
-  if (module.starts_with(kTextPrefix)) return matches(module.substr(kTextPrefix.size()));
+  if (module.starts_with(kTextPrefix)) return matches(module.substr(kTextPrefix.size()), budget);
   return false;
 }
 
@@ -53,15 +63,16 @@ std::vector<std::string> QuantizationConfig::notes() const {
   return rules_ == nullptr ? std::vector<std::string>{} : rules_->notes;
 }
 
-base::Result<StoredFormat> QuantizationConfig::expected(std::string_view tensor_name, ops::WeightUsage usage) const {
+base::Result<StoredFormat> QuantizationConfig::expected(std::string_view tensor_name, ops::WeightUsage usage,
+                                                        PatternBudget& budget) const {
   if (rules_ == nullptr || usage != ops::WeightUsage::kLinear || !tensor_name.ends_with(kWeightSuffix)) {
     return StoredFormat{};
   }
   const std::string_view module = tensor_name.substr(0, tensor_name.size() - kWeightSuffix.size());
-  TESSERA_ASSIGN_OR_RETURN(const bool plain, rules_->plain.matches(module));
+  TESSERA_ASSIGN_OR_RETURN(const bool plain, rules_->plain.matches(module, budget));
   if (plain) return StoredFormat{};
   if (rules_->targets_all) return rules_->format;
-  TESSERA_ASSIGN_OR_RETURN(const bool target, rules_->targets.matches(module));
+  TESSERA_ASSIGN_OR_RETURN(const bool target, rules_->targets.matches(module, budget));
   return target ? rules_->format : StoredFormat{};
 }
 

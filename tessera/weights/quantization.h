@@ -11,6 +11,7 @@
 
 #include "tessera/base/status.h"
 #include "tessera/ops/weight.h"
+#include "tessera/weights/module_pattern.h"
 
 namespace tessera::weights {
 
@@ -50,8 +51,10 @@ class QuantizationConfig {
 
   // How the weight `tensor_name` (a name that ends in ".weight", as a family lists it) is stored. Only products are
   // ever quantized: routers, embeddings and vectors are plain whatever the lists say. Names are compared as they are
-  // and without a leading "language_model.". Fails only where a pattern takes too many steps.
-  base::Result<StoredFormat> expected(std::string_view tensor_name, ops::WeightUsage usage) const;
+  // and without a leading "language_model.". `budget` is one for all names of a model. Fails only where patterns take
+  // too many steps.
+  base::Result<StoredFormat> expected(std::string_view tensor_name, ops::WeightUsage usage,
+                                      PatternBudget& budget) const;
 
   // What was read and has no effect here (say, that activations are not quantized), one sentence each, for the load's
   // log.

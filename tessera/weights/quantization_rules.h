@@ -1,6 +1,7 @@
 // What a parsed quantization_config keeps; of the room's own use.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,14 +21,19 @@ class ModuleList {
 
   explicit ModuleList(Entry entry) : entry_(entry) {}
   void add_name(std::string name) { names_.insert(std::move(name)); }
-  void add_pattern(ModulePattern pattern) { patterns_.push_back(std::move(pattern)); }
-  base::Result<bool> matches(std::string_view module) const;
+  void add_pattern(ModulePattern pattern) {
+    digits_ |= pattern.digits_told_apart();
+    patterns_.push_back(std::move(pattern));
+  }
+  base::Result<bool> matches(std::string_view module, PatternBudget& budget) const;
 
  private:
   bool names_match(std::string_view module) const;
+  base::Result<bool> patterns_match(std::string_view module, PatternBudget& budget) const;
   Entry entry_;
   std::set<std::string, std::less<>> names_;
   std::vector<ModulePattern> patterns_;
+  std::uint32_t digits_ = 0;  // That some pattern tells apart.
 };
 
 struct QuantizationConfig::Rules {

@@ -52,7 +52,8 @@ QuantizationConfig parsed(const std::string& json) {
 
 StoredFormat expected(const QuantizationConfig& config, const std::string& name,
                       WeightUsage usage = WeightUsage::kLinear) {
-  const auto format = config.expected(name, usage);
+  PatternBudget budget;
+  const auto format = config.expected(name, usage, budget);
   EXPECT_TRUE(format.has_value()) << format.error().to_string();
   return format.value_or(kPlain);
 }
@@ -299,7 +300,8 @@ bool matches(const std::string& pattern, const std::string& name) {
   const auto compiled = ModulePattern::compile(pattern);
   EXPECT_TRUE(compiled.has_value()) << pattern << ": " << compiled.error().to_string();
   if (!compiled.has_value()) return false;
-  const auto found = compiled->matches(name);
+  PatternBudget budget;
+  const auto found = compiled->matches(name, budget);
   EXPECT_TRUE(found.has_value()) << found.error().to_string();
   return found.value_or(false);
 }
@@ -341,16 +343,61 @@ TEST(ModulePattern, WhatTwoEnginesReadDifferentlyIsRefused) {
 TEST(ModulePattern, AnAnswerTakesABoundedNumberOfSteps) {
   const auto compiled = ModulePattern::compile("(a*)*[bc]");
   ASSERT_TRUE(compiled.has_value());
-  EXPECT_TRUE(*compiled->matches("aaab"));
-  const auto found = compiled->matches(std::string(200, 'a'));
+  PatternBudget budget;
+  EXPECT_TRUE(*compiled->matches("aaab", budget));
+  const auto found = compiled->matches(std::string(200, 'a'), budget);
   ASSERT_FALSE(found.has_value());
   EXPECT_EQ(found.error().code(), StatusCode::kOutOfRange);
   EXPECT_THAT(found.error().message(), HasSubstr("pattern '(a*)*[bc]' takes too many steps"));
 
   const QuantizationConfig config = parsed(with(kPacked, "re:.*self_attn.*", "re:(a*)*[bc]"));
-  const auto format = config.expected("model." + std::string(200, 'a') + ".weight", WeightUsage::kLinear);
+  const auto format = config.expected("model." + std::string(200, 'a') + ".weight", WeightUsage::kLinear, budget);
   EXPECT_TRUE(format.has_value());  // The pattern does not get past the "m".
-  EXPECT_FALSE(config.expected(std::string(200, 'a') + ".weight", WeightUsage::kLinear).has_value());
+  EXPECT_FALSE(config.expected(std::string(200, 'a') + ".weight", WeightUsage::kLinear, budget).has_value());
+}
+
+// No single match is refused, but there are many: what all of them take together is bounded as well.
+TEST(ModulePattern, AllAnswersTogetherTakeABoundedNumberOfSteps) {
+  const std::string slow = "re:.*.*[!@1]";
+  const QuantizationConfig config = parsed(with(kPacked, "re:.*self_attn.*", slow));
+  PatternBudget budget;
+  std::int64_t answered = 0;
+  auto format = config.expected("model.layers.0.experts.0.up_proj.weight", WeightUsage::kLinear, budget);
+  while (format.has_value() && answered < 1'000'000) {
+    ++answered;
+    // Names that no pattern takes for the same: all of their digits are 1 or not.
+    std::string name = "model.layers.";
+    for (int bit = 0; bit < 20; ++bit) name += ((answered >> bit) & 1) != 0 ? 'b' : 'a';
+    format = config.expected(name + ".weight", WeightUsage::kLinear, budget);
+  }
+  ASSERT_FALSE(format.has_value());
+  EXPECT_EQ(format.error().code(), StatusCode::kOutOfRange);
+  EXPECT_THAT(format.error().message(), HasSubstr("the patterns take more than 30000000 steps together"));
+  EXPECT_GT(answered, 1'000);
+}
+
+// What a pattern says of one number it says of every other that it does not name.
+TEST(ModulePattern, NamesThatDifferInNumbersThatNoPatternNames) {
+  const auto digits = [](const std::string& pattern) { return ModulePattern::compile(pattern)->digits_told_apart(); };
+  EXPECT_EQ(digits(".*self_attn.*"), 0u);
+  EXPECT_EQ(digits(R"(.*\.[0-9]+\.\d)"), 0u);
+  EXPECT_EQ(digits("layers.(0|13)"), 0b1011u);
+  EXPECT_EQ(digits("layers.[3-7]"), 0x3ffu);
+  EXPECT_EQ(digits("layers.[!-5]"), 0x3ffu);
+  EXPECT_EQ(digits("a{2}"), 0b100u);
+  EXPECT_EQ(alike_name("layers.10.experts.237", 0), "layers.00.experts.000");
+  EXPECT_EQ(alike_name("layers.10.experts.237", 0b1011), "layers.10.experts.232");
+  EXPECT_EQ(alike_name("layers.10.experts.237", 0x3ff), "layers.10.experts.237");
+
+  const QuantizationConfig config = parsed(with(kPacked, "re:.*self_attn.*", "re:.*layers.(0|13).*"));
+  PatternBudget budget;
+  for (int layer = 0; layer < 64; ++layer) {
+    const auto format = config.expected("model.layers." + std::to_string(layer) + ".experts.5.up_proj.weight",
+                                        WeightUsage::kLinear, budget);
+    ASSERT_TRUE(format.has_value());
+    const bool plain = layer == 0 || layer == 13;
+    EXPECT_EQ(*format, plain ? kPlain : kInt4) << layer;
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -194,6 +195,21 @@ std::int64_t StoredWeight::stored_bytes() const {
   return bytes;
 }
 
+base::Status StoredWeight::check_scales() const {
+  if (format == ops::WeightFormat::kF32 || format == ops::WeightFormat::kBF16) return base::ok_status();
+  TESSERA_CHECK(tensors.size() > 1);
+  const Tensor& scales = tensors[1];
+  const bool halves = scales.dtype == DType::kBF16;
+  const std::int64_t count = std::ssize(scales.data) / (halves ? 2 : 4);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = halves ? base::to_float(load<base::BF16>(scales.data, i)) : load<float>(scales.data, i);
+    if (!std::isfinite(value)) {
+      return refuse(scales, fmt::format("holds {} at element {}, expected finite scales", value, i));
+    }
+  }
+  return base::ok_status();
+}
+
 ops::WeightSource StoredWeight::source(ops::WeightUsage usage) const {
   TESSERA_CHECK(!tensors.empty());
   ops::WeightSource source;
@@ -209,8 +225,7 @@ ops::WeightSource StoredWeight::source(ops::WeightUsage usage) const {
   }
   source.group_size = group_size;
   source.outlives_backend = true;
-  // Scales that were converted are this object's own, which may be gone before the backend.
-  source.scales_outlive_backend = converted_scales.empty();
+  source.scales_outlive_backend = true;
   return source;
 }
 

@@ -31,8 +31,11 @@ struct StoredWeight {
   std::int64_t owned_bytes() const { return std::ssize(converted_scales); }
   // Bytes of the checkpoint that make up the weight.
   std::int64_t stored_bytes() const;
-  // Points into the mapping and into this object, wherever that is moved; what lies in the mapping is marked as
-  // outliving the backend.
+  // invalid_argument, naming file, tensor and element, where a scale is infinite or NaN: it would make every number
+  // that it scales so. Reads the scales, which of INT4 are a ninth of the weight's bytes.
+  base::Status check_scales() const;
+  // Points into the mapping and into this object's memory, also after it was moved. Both are marked as outliving the
+  // backend: whoever prepares weights from it keeps it.
   ops::WeightSource source(ops::WeightUsage usage) const;
 };
 

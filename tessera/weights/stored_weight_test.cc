@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -176,6 +177,49 @@ TEST_F(StoredWeightTest, F32ScalesOfInt4AreTakenWhereBf16HoldsThem) {
   entries[1].data = bytes_of(std::vector<float>{0.5f, 1.0f, 2.001f, 4.0f});
   expect_refused(entries, {2, 64}, kInt4, StatusCode::kInvalidArgument,
                  "tensor 'x.weight_scale' holds 2.001 at element 2, expected scales that BF16 can hold");
+}
+
+TEST_F(StoredWeightTest, ScalesThatAreNotFiniteAreNamed) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    std::vector<Entry> entries;
+    std::vector<std::byte> scales;
+    Shape shape;
+    StoredFormat format;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {block_entries(),
+       bytes_of(std::vector<float>{0.5f, infinity}),
+       {130, 3},
+       kF8Block,
+       "tensor 'x.weight_scale_inv' holds inf at element 1, expected finite scales"},
+      {channel_entries(),
+       bf16({-infinity, 1.5f, 3.0f}),
+       {3, 5},
+       kF8Channel,
+       "tensor 'x.weight_scale' holds -inf at element 0, expected finite scales"},
+      {int4_entries(),
+       bf16({0.5f, 1.0f, nan, 4.0f}),
+       {2, 64},
+       kInt4,
+       "tensor 'x.weight_scale' holds nan at element 2, expected finite scales"},
+  };
+  for (const Case& c : cases) {
+    std::vector<Entry> entries = c.entries;
+    {
+      Checkpoint checkpoint = open(entries);
+      EXPECT_TRUE(take_weight(checkpoint, "x.weight", c.shape, c.format)->check_scales().ok());
+    }
+    entries[1].data = c.scales;
+    Checkpoint checkpoint = open(entries);
+    const auto weight = take_weight(checkpoint, "x.weight", c.shape, c.format);
+    ASSERT_TRUE(weight.has_value()) << weight.error().to_string();
+    const base::Status status = weight->check_scales();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("model.safetensors: " + c.message));
+  }
 }
 
 TEST_F(StoredWeightTest, Int4Refusals) {

@@ -68,6 +68,7 @@ TEST_P(QuantizedProducts, OfOneHotRowsAreTheDequantizedWeights) {
   ASSERT_TRUE(recipe.has_value());
   std::map<std::vector<std::int64_t>, int> seen;  // One weight of each shape is enough.
   const auto backend = backends::cpu::make_reference_backend();
+  weights::PatternBudget budget;
   for (const test_support::RecipeTensor& tensor : *recipe) {
     const bool packed = tensor.name.ends_with(".weight_shape");
     if (!packed && (!tensor.name.ends_with(".weight") || tensor.dtype != base::DType::kF8E4M3)) continue;
@@ -75,7 +76,7 @@ TEST_P(QuantizedProducts, OfOneHotRowsAreTheDequantizedWeights) {
     if (seen[shape]++ > 0) continue;
     const std::string name = packed ? tensor.name.substr(0, tensor.name.size() - 6) : tensor.name;
     SCOPED_TRACE(name);
-    const auto expected = quantization->expected(name, ops::WeightUsage::kLinear);
+    const auto expected = quantization->expected(name, ops::WeightUsage::kLinear, budget);
     ASSERT_TRUE(expected.has_value());
     const auto stored = weights::take_weight(*checkpoint, name, shape, *expected);
     ASSERT_TRUE(stored.has_value()) << stored.error().to_string();

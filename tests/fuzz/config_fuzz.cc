@@ -27,6 +27,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto elements = base::checked_mul(spec.rows(), spec.cols());
     TESSERA_CHECK(elements.has_value() && *elements > 0 && base::checked_mul(*elements, 4).has_value());
   }
+  const auto formats = models::stored_formats(*config, description);
+  TESSERA_CHECK(formats.has_value() ? formats->size() == description.tensors.size()
+                                    : formats.error().code() == base::StatusCode::kOutOfRange);
   const ops::KvLayout kv = description.kv_layout(ops::KvFormat::kF32, 64);
   for (int part = 0; part < kv.num_parts; ++part) TESSERA_CHECK(kv.parts[part].elements > 0);
   TESSERA_CHECK(kv.token_bytes() > 0);

@@ -24,8 +24,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool groups = format.kind == weights::StoredKind::kInt4Group;
   TESSERA_CHECK(groups ? format.group_size == 32 || format.group_size == 64 || format.group_size == 128
                        : format.group_size == 0);
+  weights::PatternBudget budget;
   for (const auto usage : {ops::WeightUsage::kLinear, ops::WeightUsage::kRouter}) {
-    const auto expected = config->expected(name, usage);
+    const auto expected = config->expected(name, usage, budget);
     if (!expected.has_value()) {
       TESSERA_CHECK(expected.error().code() == base::StatusCode::kOutOfRange);
       continue;
