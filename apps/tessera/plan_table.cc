@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan_output.h"
+#include "tessera/base/arithmetic.h"
 
 namespace tessera::app {
 
@@ -153,7 +154,10 @@ void print_phase(std::string& out, std::string_view name, const Plan& plan, cons
     for (const std::int64_t context : plan.request.contexts) {
       row.push_back(grouped(planner::requests_that_fit(memory, plan.request.page_size, context)));
     }
-    if (plan.replicas > 1) row.push_back(grouped(memory.tokens * plan.replicas));
+    if (plan.replicas > 1) {
+      const auto tokens = base::checked_mul(memory.tokens, plan.replicas);
+      row.push_back(tokens.has_value() ? grouped(*tokens) : "more than 2^63");
+    }
     kv.add(std::move(row));
   }
   out += kv.text();

@@ -1,5 +1,5 @@
-// What plans assume about a GPU: one table. A figure is either measured by this project or the maker's nominal one; the
-// two are never mixed within a row's field, and every plan prints which it used. Flags may override each.
+// What plans assume about a GPU: one table. A figure is either the maker's nominal one or given from
+// outside, and every plan prints which it used. Flags may override each.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,12 @@
 namespace tessera::planner {
 
 enum class FigureSource : std::uint8_t {
-  kMeasured,  // On that GPU, by a benchmark of this project: what a kernel can reach.
-  kNominal,   // The maker's data sheet, dense (without structured sparsity): what no kernel quite reaches.
-  kGiven,     // By a flag.
+  kNominal,  // The maker's data sheet, dense (without structured sparsity): what no kernel quite reaches.
+  kGiven,    // By a flag; in the table, a measurement that was given to this project, which holds no record of it.
 };
 
 constexpr std::string_view figure_source_name(FigureSource source) {
   switch (source) {
-    case FigureSource::kMeasured:
-      return "measured";
     case FigureSource::kNominal:
       return "nominal";
     case FigureSource::kGiven:

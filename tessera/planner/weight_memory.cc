@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/weights/safetensors.h"
+#include "tessera/weights/stored_shard.h"
 
 namespace tessera::planner {
 
@@ -28,13 +28,6 @@ constexpr std::int64_t kBf16Bytes = 2;
 bool is_body_product(const TensorGroup& group) {
   return group.usage == ops::WeightUsage::kLinear && group.role != TensorRole::kKeptPlain &&
          group.part != WeightPart::kHead && group.part != WeightPart::kEmbedding && group.rows >= kScaleBlock;
-}
-
-// Elements of the divided dimension that a format keeps together.
-std::int64_t format_unit(const StoredFormat& format, weights::ShardDimension dimension) {
-  if (format.kind == StoredKind::kF8Block128) return kScaleBlock;
-  if (format.kind == StoredKind::kInt4Group && dimension == weights::ShardDimension::kColumns) return format.group_size;
-  return 1;
 }
 
 // What is not quantized is stored as the file has it under kAsStored, and as BF16 under any other recipe.
@@ -119,8 +112,7 @@ base::Result<RankTensor> rank_tensor(const TensorGroup& group, const StoredForma
   if (group.shard.dimension == weights::ShardDimension::kNone || tp == 1) {
     return RankTensor{group.rows, group.cols, tp > 1};
   }
-  weights::ShardSpec shard = group.shard;
-  shard.unit = std::lcm(shard.unit, format_unit(format, shard.dimension));
+  const weights::ShardSpec shard = weights::stored_shard_spec(group.shard, format);
   std::int32_t world = tp;
   if (group.role == TensorRole::kKvHeads) {
     // A vector [1, n] of biases is divided over its columns.
