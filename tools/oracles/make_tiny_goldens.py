@@ -36,6 +36,8 @@ LONG_QUERIES = [2046, 2047, 2048, 2049, 2080, 2111]
 # What a choice must be clear by: the score (of experts or tokens) of the last one taken over the first one left out.
 # Errors of float32 are well below.
 CHOICE_MARGIN = 1e-5
+# More different tokens than this among the greedy ones: a model that repeats itself proves little.
+DIFFERENT_TOKENS = 10
 BLOCK = 128
 
 
@@ -206,11 +208,12 @@ def make(name: str, model_folder: pathlib.Path) -> None:
         # The pass over everything at once and the passes with a cache are two ways to one result.
         assert [row.argmax().item() for row in logits[len(ids) - 1:-1]] == [step[0] for step in steps]
         margin = min(choices.margins, default=1.0)
-        if margin >= CHOICE_MARGIN and min(step[1] - step[3] for step in steps) > 1e-3:
+        varied = len({step[0] for step in steps}) > DIFFERENT_TOKENS
+        if varied and margin >= CHOICE_MARGIN and min(step[1] - step[3] for step in steps) > 1e-3:
             break
         model, _ = load_model(name, model_folder, config)  # without hooks
     else:
-        raise SystemExit(f"{name}: no prompt with clear choices")
+        raise SystemExit(f"{name}: no prompt with clear choices and varied tokens")
     count = len(ids)
     positions = sorted({0, 1, 7, 15, 16, 31, 63, 64, 2047, 2048, count - 1} & set(range(count)))
     golden = {"fingerprint": (TINY / name / "fingerprint.txt").read_text().strip(), "vocab_size": logits.shape[1],

@@ -4,6 +4,7 @@ import math
 
 VOCAB = 320
 EOS = 319
+HEAD_GAIN = 2.0
 
 
 def _normal(deviation: float) -> str:
@@ -46,8 +47,10 @@ class Builder:
     def bias(self, name: str, width: int) -> None:
         self.line(name + ".bias", self.plain, (width,), _uniform(0.0, 0.3))
 
-    def embedding(self, name: str, hidden: int) -> None:
-        self.line(name + ".weight", self.plain, (VOCAB, hidden), _normal(1.0))
+    def embedding(self, name: str, hidden: int, tied: bool = False) -> None:
+        """As large as what a layer adds to it; where it is the head too, no larger than a head, or every token would
+        bring forth itself."""
+        self.line(name + ".weight", self.plain, (VOCAB, hidden), _normal(HEAD_GAIN / math.sqrt(hidden) if tied else 1.0))
 
     def router(self, name: str, experts: int, hidden: int) -> None:
         self.line(name + ".weight", self.plain, (experts, hidden), _normal(1.0 / math.sqrt(hidden)))
@@ -143,7 +146,7 @@ def mtp_parts(b: Builder, layer: str, hidden: int) -> None:
 
 def ends(b: Builder, c: dict, prefix: str = "") -> None:
     """Embedding, last norm and, where it is not tied, the head."""
-    b.embedding(f"{prefix}model.embed_tokens", c["hidden_size"])
+    b.embedding(f"{prefix}model.embed_tokens", c["hidden_size"], tied=c["tie_word_embeddings"])
     b.norm(f"{prefix}model.norm", c["hidden_size"])
     if not c["tie_word_embeddings"]:
-        b.linear(f"{prefix}lm_head", VOCAB, c["hidden_size"], gain=2.0, keep_plain=True)
+        b.linear(f"{prefix}lm_head", VOCAB, c["hidden_size"], gain=HEAD_GAIN, keep_plain=True)

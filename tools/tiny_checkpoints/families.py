@@ -42,10 +42,11 @@ def _mla_moe(architecture: str, model_type: str, dtype: str, **sizes) -> dict:
     return _common(architecture, model_type, dtype, **(fields | sizes))
 
 
-def _yarn(factor: int, beta_fast: float) -> dict:
-    """The fields of a context that is `factor` times as long as the 64 tokens of training."""
+def _yarn(factor: int, beta_fast: float, mscale: float = 1.0) -> dict:
+    """The fields of a context that is `factor` times as long as the 64 tokens of training. With another mscale than
+    mscale_all_dim rotated parts are scaled too, by a factor that is not 1."""
     scaling = {"type": "yarn", "factor": float(factor), "original_max_position_embeddings": 64, "beta_fast": beta_fast,
-               "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+               "beta_slow": 1.0, "mscale": mscale, "mscale_all_dim": 1.0}
     return {"rope_scaling": scaling, "max_position_embeddings": 64 * factor}
 
 
@@ -71,7 +72,7 @@ def deepseek_v3() -> tuple[dict, str]:
 
 def deepseek_v3_groups_yarn() -> tuple[dict, str]:
     c = _mla_moe("DeepseekV3ForCausalLM", "deepseek_v3", "bfloat16", n_routed_experts=16, num_experts_per_tok=4, n_group=4,
-                 topk_group=2, num_nextn_predict_layers=1, **_yarn(40, 32.0))
+                 topk_group=2, num_nextn_predict_layers=1, **_yarn(40, 32.0, mscale=0.7))
     b = Builder("BF16")
     b.shard()
     ends(b, c)
