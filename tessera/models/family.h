@@ -36,7 +36,7 @@ struct LoadedModel {
   ModelConfig config;
   ops::Backend* backend = nullptr;
   weights::Checkpoint checkpoint;
-  std::vector<weights::StoredWeight> converted = {};  // Those with converted scales, which backends read here.
+  std::vector<weights::StoredWeight> converted = {};  // Those whose converted scales the backend reads here.
   // Beside ModelDescription::tensors; empty where a tensor went into one of the two below.
   std::vector<ops::Weight> weights = {};
   std::vector<ops::ExpertStack> expert_stacks = {};  // Beside ModelDescription::expert_stacks.

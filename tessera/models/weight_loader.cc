@@ -113,6 +113,10 @@ class Preparation {
   }
 
   std::int64_t bytes() const { return bytes_; }
+  // Whether a prepared weight reads the scales that were converted for it where they are.
+  bool uses_converted(const weights::StoredWeight& stored) const {
+    return stored.owned_bytes() > 0 && in_place_.contains(stored.converted_scales.data());
+  }
 
  private:
   ops::WeightSource source(std::size_t i) const { return stored_[i].source(description_.tensors[i].usage); }
@@ -121,8 +125,8 @@ class Preparation {
     return error.with_context(fmt::format("{}: tensor {}", stored_[i].tensors.front().file,
                                           weights::quote_name(description_.tensors[i].name)));
   }
-  // The memory of a weight: what the backend took, what it reads in place, and scales that were converted, which the
-  // loaded model keeps. What two usages read in place (a tied embedding) is memory once.
+  // The memory of a weight: what the backend took, and what it reads in place, converted scales among it. What two
+  // usages read in place (a tied embedding) is memory once.
   void count(const ops::Weight& weight, const weights::StoredWeight& stored) {
     bytes_ += weight.storage.bytes();
     for (const weights::Tensor& tensor : stored.tensors) {
@@ -130,7 +134,10 @@ class Preparation {
       const bool read = at != nullptr && (at == weight.data || at == weight.scales);
       if (read && in_place_.insert(at).second) bytes_ += std::ssize(tensor.data);
     }
-    bytes_ += stored.owned_bytes();
+    if (stored.owned_bytes() > 0 && weight.scales == stored.converted_scales.data()) {
+      in_place_.insert(weight.scales);
+      bytes_ += stored.owned_bytes();
+    }
   }
 
   const ModelDescription& description_;
@@ -217,8 +224,8 @@ base::Result<LoadedModel> load_weights(const ModelConfig& config, std::string_vi
   loaded.weight_bytes = preparation.bytes();
   loaded.weight_format = format_names(description, stored);
   loaded.digest = digest.finish();
-  // Only converted scales are memory of their own; everything else lies in the mapping.
-  std::erase_if(stored, [](const weights::StoredWeight& weight) { return weight.owned_bytes() == 0; });
+  // Only converted scales are memory of their own, and kept where the backend made no copy of them.
+  std::erase_if(stored, [&](const weights::StoredWeight& weight) { return !preparation.uses_converted(weight); });
   loaded.converted = std::move(stored);
   return loaded;
 }
