@@ -4,6 +4,7 @@
 
 #include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tests/conformance/paged_kv.h"
+#include "tests/conformance/quantized_weight.h"
 
 namespace tessera::conformance {
 namespace {
@@ -129,6 +130,45 @@ TEST_P(AgainstReferenceTest, SampledTokensAreTheSame) {
       near(std::span<const float>(actual.logprobs), std::span<const float>(expected.logprobs), 1, {1e-5, 1e-6, 1e-12}));
 }
 
+// A product with a weight as it is stored, and what two experts of such weights add to zeros.
+HostMatrix stored_linear(Device& device, const HostMatrix& in, const StoredWeight& stored) {
+  const auto weight = device.backend().prepare_weight(stored.source());
+  EXPECT_TRUE(weight.has_value());
+  const DeviceMatrix device_in = device.upload_matrix(in);
+  const DeviceMatrix out = device.output_matrix(in.rows, stored.rows);
+  device.backend().linear(device.stream(),
+                          {device_in.view(), &*weight, nullptr, out.view(), ops::OutputMode::kOverwrite});
+  return device.download_matrix(out);
+}
+
+HostMatrix two_experts(Device& device, const HostMatrix& in, const StoredWeight& up, const StoredWeight& down) {
+  const std::vector<ops::WeightSource> ups(2, up.source());
+  const std::vector<ops::WeightSource> downs(2, down.source());
+  const auto stack = device.backend().prepare_experts({ups, ups, downs});
+  EXPECT_TRUE(stack.has_value());
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+  for (std::int64_t t = 0; t < in.rows; ++t) {
+    ids.push_back(static_cast<std::int32_t>(t % 2));
+    weights.push_back(0.5f);
+  }
+  const DeviceMatrix device_in = device.upload_matrix(in);
+  const DeviceMatrix out = device.upload_matrix(HostMatrix(in.rows, in.cols));
+  const auto device_ids = device.upload(ids);
+  const auto device_weights = device.upload(weights);
+  auto scratch = device.backend().allocate(device.backend().moe_experts_scratch_bytes(*stack, 1, in.rows), "scratch");
+  EXPECT_TRUE(scratch.has_value());
+  ops::MoeExpertsParams params;
+  params.in = device_in.view();
+  params.experts = &*stack;
+  params.expert_ids = device_ids.data();
+  params.expert_weights = device_weights.data();
+  params.out = out.view();
+  params.scratch = scratch->data();
+  device.backend().moe_experts(device.stream(), params);
+  return device.download_matrix(out);
+}
+
 class ThreadsTest : public testing::TestWithParam<backends::cpu::SimdTarget> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ThreadsTest);
 INSTANTIATE_TEST_SUITE_P(Simd, ThreadsTest, testing::ValuesIn(backends::cpu::available_simd_targets()),
@@ -157,6 +197,18 @@ TEST_P(ThreadsTest, TheirNumberChangesNoBit) {
       EXPECT_TRUE(same_bits(linear(several, x, weight, format), linear(single, x, weight, format)));
       EXPECT_TRUE(
           same_bits(linear(several, x.slice(5, 6), weight, format), linear(single, x.slice(5, 6), weight, format)));
+    }
+    for (const WeightCase& c : weight_cases()) {
+      SCOPED_TRACE(case_text(c));
+      Random draw(kSeed + static_cast<std::uint64_t>(c.group_size));
+      const StoredWeight up = random_stored_weight(draw, c.format, 256, 384, c.group_size);
+      const StoredWeight down = random_stored_weight(draw, c.format, 384, 256, c.group_size);
+      const HostMatrix in = random_matrix(draw, 41, 384);
+      EXPECT_TRUE(same_bits(stored_linear(several, in, up), stored_linear(single, in, up)));
+      EXPECT_TRUE(same_bits(stored_linear(several, in.slice(3, 4), up), stored_linear(single, in.slice(3, 4), up)));
+      EXPECT_TRUE(same_bits(two_experts(several, in, up, down), two_experts(single, in, up, down)));
+      EXPECT_TRUE(
+          same_bits(two_experts(several, in.slice(3, 4), up, down), two_experts(single, in.slice(3, 4), up, down)));
     }
     EXPECT_TRUE(same_bits(rms_norm(several, x, norm_weight), rms_norm(single, x, norm_weight)));
     for (const ops::KvFormat format : {ops::KvFormat::kBF16, ops::KvFormat::kF8E4M3}) {

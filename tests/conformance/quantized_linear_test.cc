@@ -153,6 +153,28 @@ TEST_P(QuantizedLinearTest, ATokensResultDoesNotDependOnTheBatch) {
   }
 }
 
+// Long rows: several blocks of k, the last one short, and many tiles of rows.
+TEST_P(QuantizedLinearTest, ATokensResultDoesNotDependOnTheBatchInLongRows) {
+  std::uint64_t seed = 1531;
+  for (const WeightCase& c : weight_cases()) {
+    SCOPED_TRACE(testing::Message() << "seed " << ++seed << ", " << case_text(c));
+    Random random(seed);
+    const std::int64_t k = 2048 + std::max(c.group_size, 32);
+    const StoredWeight stored = random_stored_weight(random, c.format, 33, k, c.group_size);
+    const ops::Weight weight = prepare(stored.source());
+    const HostMatrix in = random_bf16_matrix(random, 65, k);
+    const HostMatrix whole = run(weight, in);
+    for (const std::int64_t t : {0, 31, 64}) {
+      EXPECT_TRUE(same_bits(run(weight, in.slice(t, t + 1)), whole.slice(t, t + 1))) << "token " << t;
+    }
+    double magnitude = 0.0;
+    const std::vector<double> expected = formula(in, stored.values, magnitude);
+    const Tolerance allowed =
+        tolerance({1e-14 * magnitude, 0x1.0p-23, 1e-13}, {0x1.0p-8 * magnitude + 1e-6, 1e-6, 2e-5});
+    EXPECT_TRUE(near(whole, expected, allowed));
+  }
+}
+
 TEST_P(QuantizedLinearTest, UsesMappedBytesWhereverTheyLie) {
   std::uint64_t seed = 1511;
   for (const WeightCase& c : weight_cases()) {

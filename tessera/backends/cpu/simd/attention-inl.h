@@ -31,7 +31,8 @@ HWY_INLINE void merge_state(float* total, const float* split, std::int64_t padde
   const float a = exp_scalar(total[kStateMaximum] - maximum);
   const float b = exp_scalar(split[kStateMaximum] - maximum);
   total[kStateMaximum] = maximum;
-  total[kStateSum] = total[kStateSum] * a + split[kStateSum] * b;
+  // Contracted by hand: every copy of this function must round alike.
+  total[kStateSum] = __builtin_fmaf(total[kStateSum], a, split[kStateSum] * b);
   const V va = hn::Set(d, a);
   const V vb = hn::Set(d, b);
   for (std::int64_t i = kStateValues; i < kStateValues + padded; i += kLanes) {

@@ -14,20 +14,20 @@
 
 namespace tessera::backends::cpu::simd {
 
-// A linear weight [N, K] lies in panels of 16 output features, padded with zeros; no format takes more than the
-// checkpoint's own bytes and that padding. In a panel
+// A linear weight [N, K] lies in panels of 16 output features, padded with zeros; the
+// checkpoint's own bytes in another order, that padding, and in FP8 a header a panel (0.25 % at K 7168). In a panel
 //   BF16 elements come in pairs of k: [ceil(K / 2)][16][2], so that 64 bytes hold two k of 16 outputs, which AVX2
 //     widens with one shift or one mask and which is the operand of AVX-512's BF16 dot product;
 //   F32 elements are [round_up(K, 2)][16];
 //   FP8 (both formats) has a header, F32 [16] for the outputs and F32 [ceil(K / 128)] for the blocks of k, padded to 64
-//     bytes, then codes [ceil(K / 4)][16][4]. An element is code * block * output. Blocks carry kF8BlockScale beside
+//     bytes, then codes [ceil(K / 4)][16][4]. An element is code * block * output. Blocks carry 2^kF8BlockShift beside
 //     their scale. A code that is NaN makes its output NaN whatever the input, and so is kept as an output scale of
 //     NaN;
 //   INT4 has the words of the checkpoint [K / 8][16], then BF16 scales [K / group_size][16], padded to 64 bytes.
 inline constexpr std::int64_t kPanelOutputs = 16;
 inline constexpr std::int64_t kF8BlockK = 128;
 // An e4m3 code shifted into the places of an F32's sign, exponent and mantissa is that number times 2^-120.
-inline constexpr float kF8BlockScale = 0x1.0p120f;
+inline constexpr int kF8BlockShift = 120;
 
 // K as activations are padded to it, with zeros.
 constexpr std::int64_t padded_k(ops::WeightFormat format, std::int64_t k) {

@@ -302,7 +302,7 @@ HWY_INLINE float soften(float* scores, std::int64_t count, float scale, float* s
     hn::StoreU(p, d, scores + t);
   }
   state[kStateMaximum] = maximum;
-  state[kStateSum] = state[kStateSum] * decay + sum_of(sum);
+  state[kStateSum] = __builtin_fmaf(state[kStateSum], decay, sum_of(sum));  // Contracted by hand, as merge_state.
   return decay;
 }
 

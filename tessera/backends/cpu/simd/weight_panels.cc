@@ -56,10 +56,11 @@ void pack_f8(const ops::Weight& source, PanelRows of, std::byte* panel) {
     block_scales[b] = by_block ? load<float>(source.scales, of.first / kF8BlockK * blocks + b) : 1.0f;
     if (std::isfinite(block_scales[b])) largest = std::max(largest, std::abs(block_scales[b]));
   }
-  // kF8BlockScale beside a block's scale must not overflow: large ones are held smaller, and the outputs' scale makes
-  // it good. Both are powers of two, which change no bit.
+  // 2^kF8BlockShift beside a block's scale must not overflow: large ones are held smaller, and the outputs' scale makes
+  // it good. Both are powers of two, which change no bit while
+  // scales of one panel lie within 2^200 of each other.
   const int excess = largest >= 128.0f ? std::ilogb(largest) - 6 : 0;
-  for (std::int64_t b = 0; b < blocks; ++b) block_scales[b] = std::ldexp(block_scales[b], -excess) * kF8BlockScale;
+  for (std::int64_t b = 0; b < blocks; ++b) block_scales[b] = std::ldexp(block_scales[b], kF8BlockShift - excess);
   auto* codes = reinterpret_cast<std::uint8_t*>(panel + f8_header_bytes(k));
   for (std::int64_t r = 0; r < of.rows; ++r) {
     outputs[r] = by_block ? std::ldexp(1.0f, excess) : load<float>(source.scales, of.first + r);
