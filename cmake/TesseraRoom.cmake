@@ -28,14 +28,18 @@ function(tessera_room name)
   endif()
 endfunction()
 
-# tessera_test(NAME SOURCES f.cc ROOMS a b LIBRARIES x LABELS fast [WHOLE] [TIMEOUT seconds])
+# tessera_test(NAME SOURCES f.cc ROOMS a b LIBRARIES x LABELS fast [WHOLE] [COMPUTES] [TIMEOUT seconds])
 #
 # Declares a GoogleTest program. Each of its cases is one ctest case, so that a failure names itself; with WHOLE the
 # program is one ctest case, for programs whose cases share something that is costly to set up.
+#
+# Tests are compiled more often than run, so their own sources are optimized less than the rooms are (nearly half of the
+# time that compiling them takes); COMPUTES is for those that work formulas out themselves. Sanitizers do not run what is
+# labelled slow, and do not build it.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 function(tessera_test name)
-  cmake_parse_arguments(ARG "WHOLE" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "WHOLE;COMPUTES" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -45,6 +49,14 @@ function(tessera_test name)
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(NOT TESSERA_SANITIZER)
+    target_compile_options(${name} PRIVATE -O1)
+  elseif(NOT ARG_COMPUTES)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+  if(TESSERA_SANITIZER AND "slow" IN_LIST ARG_LABELS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   if(ARG_WHOLE)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
