@@ -4,10 +4,14 @@
 
 #include <cstring>
 #include <new>
+#include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
+#include "tessera/ops/param_checks.h"
 
 namespace tessera::backends::cpu {
 
@@ -51,6 +55,38 @@ void CpuBackendBase::fill_zero(ops::Stream&, void* device, std::int64_t bytes) {
   if (bytes == 0) return;
   TESSERA_CHECK(device != nullptr);
   std::memset(device, 0, static_cast<std::size_t>(bytes));
+}
+
+base::Result<ops::ExpertStack> CpuBackendBase::prepare_experts(const ops::ExpertSources& sources) {
+  ops::check_sources(sources);
+  ops::ExpertStack stack;
+  stack.experts = std::ssize(sources.gate);
+  stack.hidden = sources.gate[0].cols;
+  stack.intermediate = sources.gate[0].rows;
+  stack.format = sources.gate[0].format;
+  const auto prepare = [this](std::span<const ops::WeightSource> from, std::string_view what,
+                              std::vector<ops::Weight>& to) -> base::Status {
+    for (std::int64_t e = 0; e < std::ssize(from); ++e) {
+      auto weight = prepare_weight(from[static_cast<std::size_t>(e)]);
+      if (!weight.has_value()) return weight.error().with_context(fmt::format("{} of expert {}", what, e));
+      to.push_back(std::move(*weight));
+    }
+    return base::ok_status();
+  };
+  TESSERA_RETURN_IF_ERROR(prepare(sources.gate, "gate projection", stack.gate));
+  TESSERA_RETURN_IF_ERROR(prepare(sources.up, "up projection", stack.up));
+  TESSERA_RETURN_IF_ERROR(prepare(sources.down, "down projection", stack.down));
+  return stack;
+}
+
+base::Result<ops::MlaUpProjection> CpuBackendBase::prepare_mla_up(const ops::WeightSource& source,
+                                                                  const ops::MlaShape& shape) {
+  ops::check_sources(source, shape);
+  ops::MlaUpProjection up;
+  TESSERA_ASSIGN_OR_RETURN(up.weight, prepare_row_major_weight(source));
+  up.shape = shape;
+  up.format = source.format;
+  return up;
 }
 
 }  // namespace tessera::backends::cpu

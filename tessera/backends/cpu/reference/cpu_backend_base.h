@@ -35,6 +35,11 @@ class CpuBackendBase : public ops::Backend {
   void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override;
   void fill_zero(ops::Stream& stream, void* device, std::int64_t bytes) override;
 
+  // Each expert's weights as prepare_weight() makes them, and the up projection as prepare_row_major_weight() does.
+  base::Result<ops::ExpertStack> prepare_experts(const ops::ExpertSources& sources) override;
+  base::Result<ops::MlaUpProjection> prepare_mla_up(const ops::WeightSource& source,
+                                                    const ops::MlaShape& shape) override;
+
   void verify_pages(ops::Stream& stream, const ops::VerifyPagesParams& params) override;
   void gather_pages(ops::Stream& stream, const ops::GatherPagesParams& params) override;
   void scatter_pages(ops::Stream& stream, const ops::ScatterPagesParams& params) override;

@@ -147,16 +147,6 @@ std::vector<std::int32_t> seen_positions(const ops::TokenSelection* selection, s
 
 }  // namespace
 
-base::Result<ops::MlaUpProjection> ReferenceBackend::prepare_mla_up(const ops::WeightSource& source,
-                                                                    const ops::MlaShape& shape) {
-  ops::check_sources(source, shape);
-  ops::MlaUpProjection up;
-  TESSERA_ASSIGN_OR_RETURN(up.weight, prepare_row_major_weight(source));
-  up.shape = shape;
-  up.format = source.format;
-  return up;
-}
-
 void ReferenceBackend::mla_attention(ops::Stream&, const ops::MlaAttentionParams& params) {
   ops::check_params(params);
   const ops::MlaShape& shape = params.up->shape;

@@ -82,28 +82,6 @@ void ReferenceBackend::moe_route(ops::Stream&, const ops::MoeRouteParams& params
   }
 }
 
-base::Result<ops::ExpertStack> ReferenceBackend::prepare_experts(const ops::ExpertSources& sources) {
-  ops::check_sources(sources);
-  ops::ExpertStack stack;
-  stack.experts = std::ssize(sources.gate);
-  stack.hidden = sources.gate[0].cols;
-  stack.intermediate = sources.gate[0].rows;
-  stack.format = sources.gate[0].format;
-  const auto prepare = [this](std::span<const ops::WeightSource> from, std::string_view what,
-                              std::vector<ops::Weight>& to) -> base::Status {
-    for (std::int64_t e = 0; e < std::ssize(from); ++e) {
-      auto weight = prepare_row_major_weight(from[static_cast<std::size_t>(e)]);
-      if (!weight.has_value()) return weight.error().with_context(fmt::format("{} of expert {}", what, e));
-      to.push_back(std::move(*weight));
-    }
-    return base::ok_status();
-  };
-  TESSERA_RETURN_IF_ERROR(prepare(sources.gate, "gate projection", stack.gate));
-  TESSERA_RETURN_IF_ERROR(prepare(sources.up, "up projection", stack.up));
-  TESSERA_RETURN_IF_ERROR(prepare(sources.down, "down projection", stack.down));
-  return stack;
-}
-
 void ReferenceBackend::moe_experts(ops::Stream&, const ops::MoeExpertsParams& params) {
   ops::check_params(params);
   const ops::ExpertStack& stack = *params.experts;

@@ -13,9 +13,6 @@ class ReferenceBackend final : public CpuBackendBase {
   base::Result<ops::Weight> prepare_weight(const ops::WeightSource& source) override {
     return prepare_row_major_weight(source);
   }
-  base::Result<ops::ExpertStack> prepare_experts(const ops::ExpertSources& sources) override;
-  base::Result<ops::MlaUpProjection> prepare_mla_up(const ops::WeightSource& source,
-                                                    const ops::MlaShape& shape) override;
   std::int64_t moe_experts_scratch_bytes(const ops::ExpertStack&, std::int32_t, std::int64_t) const override {
     return 0;
   }

@@ -85,16 +85,6 @@ std::vector<std::int64_t> seen_places(const ops::MlaAttentionParams& params) {
 
 }  // namespace
 
-base::Result<ops::MlaUpProjection> SimdBackend::prepare_mla_up(const ops::WeightSource& source,
-                                                               const ops::MlaShape& shape) {
-  ops::check_sources(source, shape);
-  ops::MlaUpProjection up;
-  TESSERA_ASSIGN_OR_RETURN(up.weight, prepare_row_major_weight(source));
-  up.shape = shape;
-  up.format = source.format;
-  return up;
-}
-
 std::int64_t SimdBackend::mla_attention_scratch_bytes(const ops::MlaShape& shape, std::int64_t tokens,
                                                       std::int64_t context_tokens_max) const {
   const AbsorbedMemory memory(shape);

@@ -22,9 +22,6 @@ class SimdBackend final : public CpuBackendBase {
   bool supports(ops::KvFormat format) const override { return format != ops::KvFormat::kF32; }
   base::Result<ops::Weight> prepare_weight(const ops::WeightSource& source) override;
 
-  base::Result<ops::ExpertStack> prepare_experts(const ops::ExpertSources& sources) override;
-  base::Result<ops::MlaUpProjection> prepare_mla_up(const ops::WeightSource& source,
-                                                    const ops::MlaShape& shape) override;
   std::int64_t moe_experts_scratch_bytes(const ops::ExpertStack& experts, std::int32_t num_experts_per_tok,
                                          std::int64_t tokens) const override;
   std::int64_t mla_attention_scratch_bytes(const ops::MlaShape& shape, std::int64_t tokens,
