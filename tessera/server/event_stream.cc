@@ -156,7 +156,7 @@ std::string as_events(const std::vector<std::string>& payloads) {
   return text;
 }
 
-// False when the client is gone.
+// Until the run is done. False when the client is gone.
 net::awaitable<bool> stream_events(SessionContext& context, GenerationRun& run, Mailbox& mailbox, EventWriter& writer) {
   while (!run.done()) {
     auto events = co_await mailbox.take(context.options.keep_alive_interval);
@@ -171,6 +171,11 @@ net::awaitable<bool> stream_events(SessionContext& context, GenerationRun& run, 
     }
     if (!text.empty() && !co_await writer.write(text)) co_return false;
   }
+  co_return true;
+}
+
+// What follows the last event. False when the client is gone.
+net::awaitable<bool> end_stream(const GenerationRun& run, EventWriter& writer) {
   std::vector<std::string> last;
   if (run.error().has_value()) {
     last.push_back(error_body(*run.error()));
@@ -223,10 +228,10 @@ net::awaitable<bool> answer_generation(Connection& connection, Generation genera
   auto watched = std::make_shared<Connection*>(&connection);
   net::co_spawn(executor, watch_client(watched, mailbox), net::detached);
 
-  bool keep_connection = true;
+  EventWriter writer(stream, context.options.write_timeout, version);
+  bool streaming = false;  // Events are being written, and the client is there.
   std::optional<ApiError> failure;
   if (run.generation().options.stream) {
-    EventWriter writer(stream, context.options.write_timeout, version);
     // The response begins with the first event, so that what fails before it gets its own HTTP status.
     std::vector<std::string> first;
     while (!run.done() && first.empty() && !mailbox->is_client_gone()) {
@@ -238,10 +243,9 @@ net::awaitable<bool> answer_generation(Connection& connection, Generation genera
     } else {
       context.service.metrics().count_http(200);
       const std::string beginning = as_events(first);
-      bool open = !mailbox->is_client_gone() && co_await writer.begin(keep_alive, headers);
-      if (open && !beginning.empty()) open = co_await writer.write(beginning);
-      if (open) open = co_await stream_events(context, run, *mailbox, writer);
-      keep_connection = open && version > 10;
+      streaming = !mailbox->is_client_gone() && co_await writer.begin(keep_alive, headers);
+      if (streaming && !beginning.empty()) streaming = co_await writer.write(beginning);
+      if (streaming) streaming = co_await stream_events(context, run, *mailbox, writer);
     }
   } else {
     std::vector<std::string> none;
@@ -258,14 +262,18 @@ net::awaitable<bool> answer_generation(Connection& connection, Generation genera
 
   const bool gone = mailbox->is_client_gone();
   if (gone || !run.done()) run.cancel();
+  // Before the answer ends: whoever has read its end finds what happened in the log.
   base::log().info("{}", run.summary());
   if (gone) co_return false;
   if (failure.has_value() || !run.generation().options.stream) {
     const Response response =
         failure.has_value() ? error_response(*failure) : Response{200, "application/json", run.whole()};
-    keep_connection = co_await write_response(connection, response, version, keep_alive, headers);
+    co_return co_await write_response(connection, response, version, keep_alive, headers);
   }
-  co_return keep_connection;
+  if (!streaming) co_return false;
+  const bool written = co_await end_stream(run, writer);
+  const bool kept = written && version > 10;
+  co_return kept;
 }
 
 }  // namespace tessera::server
