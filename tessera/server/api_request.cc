@@ -204,7 +204,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body) {
   ChatRequest request;
   read_options(fields, request.options);
   fields.require("messages");
-  read_messages(fields, request.messages);
+  read_messages(fields, request.conversation.messages);
   const auto old_max = fields.integer("max_tokens", 1, limits::kContextMax);
   const auto new_max = fields.integer("max_completion_tokens", 1, limits::kContextMax);
   if (const auto max = new_max.has_value() ? new_max : old_max) {
@@ -259,16 +259,18 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   JsonFields fields(value->get_object(), "");
   TokenizeRequest request;
   request.model = fields.string("model", kNameBytesMax).value_or("");
-  request.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
-  std::vector<text::ChatMessage> messages;
-  read_messages(fields, messages);
+  if (!fields.boolean("add_generation_prompt").value_or(true)) {
+    request.render.generation_prompt = text::GenerationPrompt::kOmit;
+  }
+  text::Conversation conversation;
+  read_messages(fields, conversation.messages);
   const auto prompt = fields.string("prompt", static_cast<std::size_t>(limits::kBodyBytesMax));
-  if (prompt.has_value() == !messages.empty()) {
+  if (prompt.has_value() == !conversation.messages.empty()) {
     fields.fail("prompt", "either prompt or messages is needed");
   } else if (prompt.has_value()) {
     request.input = *prompt;
   } else {
-    request.input = std::move(messages);
+    request.input = std::move(conversation);
   }
   fields.accept_ignored({"add_special_tokens", "return_token_strs"});
   const base::Status status = fields.finish();

@@ -45,7 +45,8 @@ struct GenerationOptions {
 
 struct ChatRequest {
   GenerationOptions options;
-  std::vector<text::ChatMessage> messages;
+  text::Conversation conversation;
+  text::RenderOptions render;
 };
 
 struct CompletionRequest {
@@ -56,8 +57,8 @@ struct CompletionRequest {
 
 struct TokenizeRequest {
   std::string model;
-  std::variant<std::string, std::vector<text::ChatMessage>> input;
-  bool add_generation_prompt = true;
+  std::variant<std::string, text::Conversation> input;
+  text::RenderOptions render;  // Of a conversation.
 };
 
 struct DetokenizeRequest {

@@ -32,10 +32,10 @@ TEST(ChatRequest, ReadsEveryField) {
     "require_precision":{"decode_kv":"bf16"},"user":"someone","presence_penalty":0,"frequency_penalty":0.0})");
   ASSERT_TRUE(request.has_value()) << request.error().message;
   const GenerationOptions& o = request->options;
-  ASSERT_EQ(request->messages.size(), 3u);
-  EXPECT_EQ(request->messages[0].role, text::Role::kSystem);
-  EXPECT_EQ(request->messages[1].content, "ab");
-  EXPECT_EQ(request->messages[2].content, "");
+  ASSERT_EQ(request->conversation.messages.size(), 3u);
+  EXPECT_EQ(request->conversation.messages[0].role, text::Role::kSystem);
+  EXPECT_EQ(request->conversation.messages[1].content, "ab");
+  EXPECT_EQ(request->conversation.messages[2].content, "");
   EXPECT_EQ(o.model, "m");
   EXPECT_FLOAT_EQ(o.temperature, 0.5f);
   EXPECT_FLOAT_EQ(o.top_p, 0.25f);

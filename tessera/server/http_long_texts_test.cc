@@ -24,14 +24,17 @@ using test_support::HttpServerTest;
 class GatedChatFormat final : public text::ChatFormat {
  public:
   std::string_view name() const override { return plain_.name(); }
-  base::Result<std::vector<text::Segment>> render(std::span<const text::ChatMessage> messages,
+  base::Result<std::vector<text::Segment>> render(const text::Conversation& conversation,
                                                   const text::RenderOptions& options) const override {
     std::unique_lock lock(mutex_);
     ++waiting_;
     changed_.notify_all();
     changed_.wait_for(lock, std::chrono::seconds(10), [this] { return open_; });
     lock.unlock();
-    return plain_.render(messages, options);
+    return plain_.render(conversation, options);
+  }
+  text::OutputSyntax output_syntax(const text::RenderOptions& options) const override {
+    return plain_.output_syntax(options);
   }
   const std::vector<text::TokenId>& stop_token_ids() const override { return plain_.stop_token_ids(); }
 

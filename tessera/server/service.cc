@@ -157,7 +157,7 @@ ApiResult<Generation> Service::prepare_chat(ChatRequest request, const std::stri
   if (chat_format_ == nullptr) {
     return std::unexpected(bad_request("this model has no chat format; use /v1/completions", "messages"));
   }
-  base::Result<std::vector<text::Segment>> segments = chat_format_->render(request.messages, {});
+  base::Result<std::vector<text::Segment>> segments = chat_format_->render(request.conversation, request.render);
   if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
   const std::int64_t room = router_.context_tokens_max() - 1;
   if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
@@ -269,9 +269,7 @@ ApiResult<std::string> Service::tokenize(const TokenizeRequest& request) const {
     ids = tokenizer_.encode(*text);
   } else {
     if (chat_format_ == nullptr) return std::unexpected(bad_request("this model has no chat format", "messages"));
-    text::RenderOptions options;
-    if (!request.add_generation_prompt) options.generation_prompt = text::GenerationPrompt::kOmit;
-    const auto segments = chat_format_->render(std::get<std::vector<text::ChatMessage>>(request.input), options);
+    const auto segments = chat_format_->render(std::get<text::Conversation>(request.input), request.render);
     if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
     if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
       return std::unexpected(std::move(*error));

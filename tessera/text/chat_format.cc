@@ -58,29 +58,6 @@ base::Result<std::string> read_chat_template(const std::filesystem::path& model_
 
 }  // namespace
 
-std::string_view role_name(Role role) {
-  switch (role) {
-    case Role::kSystem:
-      return "system";
-    case Role::kUser:
-      return "user";
-    case Role::kAssistant:
-      return "assistant";
-    case Role::kTool:
-      return "tool";
-  }
-  return "unknown";
-}
-
-base::Result<Role> parse_role(std::string_view name) {
-  if (name == "developer") return Role::kSystem;
-  for (const Role role : {Role::kSystem, Role::kUser, Role::kAssistant, Role::kTool}) {
-    if (name == role_name(role)) return role;
-  }
-  return base::failure(base::invalid_argument(
-      fmt::format("role: '{}' is not known, expected system, developer, user, assistant or tool", name)));
-}
-
 base::Result<std::unique_ptr<const ChatFormat>> ChatFormat::load(const std::filesystem::path& model_dir,
                                                                  const Tokenizer& tokenizer) {
   TESSERA_ASSIGN_OR_RETURN(std::string model_type, read_model_type(model_dir / "config.json"));

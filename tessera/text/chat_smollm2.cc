@@ -23,16 +23,18 @@ class Smollm2ChatFormat : public ChatFormat {
   std::string_view name() const override { return "smollm2"; }
   const std::vector<TokenId>& stop_token_ids() const override { return stop_token_ids_; }
 
-  base::Result<std::vector<Segment>> render(std::span<const ChatMessage> messages,
+  base::Result<std::vector<Segment>> render(const Conversation& conversation,
                                             const RenderOptions& options) const override {
+    const std::vector<ChatMessage>& messages = conversation.messages;
     if (messages.empty()) return base::failure(base::invalid_argument("messages: is empty"));
     std::vector<Segment> segments;
     segments.reserve(4 * (messages.size() + 2));
     if (messages.front().role != Role::kSystem) add_message(Role::kSystem, kDefaultSystem, segments);
-    for (const ChatMessage& message : messages) add_message(message.role, message.content, segments);
+    for (const ChatMessage& message : messages) add_message(message.role, message.content.value_or(""), segments);
     if (options.generation_prompt == GenerationPrompt::kAdd) begin_message(Role::kAssistant, "", segments);
     return segments;
   }
+  OutputSyntax output_syntax(const RenderOptions& /*options*/) const override { return {}; }
 
  private:
   void begin_message(Role role, std::string_view content, std::vector<Segment>& segments) const {

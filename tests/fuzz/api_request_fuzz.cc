@@ -27,7 +27,7 @@ void check_ids(const std::vector<std::int32_t>& ids) {
 void check_messages(const std::vector<text::ChatMessage>& messages) {
   TESSERA_CHECK(!messages.empty() && std::ssize(messages) <= limits::kMessagesMax);
   for (const text::ChatMessage& message : messages) {
-    check_text(message.content);
+    check_text(message.content.value_or(""));
     check_text(message.name);
   }
 }
@@ -66,7 +66,7 @@ void parse(std::uint8_t which, std::string_view body) {
     const auto result = server::parse_chat_request(body);
     if (const auto* request = accepted(result)) {
       check_options(request->options);
-      check_messages(request->messages);
+      check_messages(request->conversation.messages);
     }
   } else if (which == 1) {
     const auto result = server::parse_completion_request(body);
@@ -82,8 +82,8 @@ void parse(std::uint8_t which, std::string_view body) {
     const auto result = server::parse_tokenize_request(body);
     if (const auto* request = accepted(result)) {
       if (const auto* text = std::get_if<std::string>(&request->input)) check_text(*text);
-      if (const auto* messages = std::get_if<std::vector<text::ChatMessage>>(&request->input))
-        check_messages(*messages);
+      if (const auto* conversation = std::get_if<text::Conversation>(&request->input))
+        check_messages(conversation->messages);
     }
   } else if (which == 3) {
     const auto result = server::parse_detokenize_request(body);

@@ -51,19 +51,21 @@ inline std::unique_ptr<text::Tokenizer> byte_tokenizer() {
 class PlainChatFormat final : public text::ChatFormat {
  public:
   std::string_view name() const override { return "plain"; }
-  base::Result<std::vector<text::Segment>> render(std::span<const text::ChatMessage> messages,
+  base::Result<std::vector<text::Segment>> render(const text::Conversation& conversation,
                                                   const text::RenderOptions& options) const override {
     std::vector<text::Segment> segments;
-    for (const text::ChatMessage& message : messages) {
+    for (const text::ChatMessage& message : conversation.messages) {
       if (message.role == text::Role::kTool) return base::failure(base::invalid_argument("messages[0]: no tools here"));
       segments.push_back(text::Segment::of_token(kTurnStart));
-      segments.push_back(text::Segment::of_text(std::string(role_name(message.role)) + ":" + message.content));
+      segments.push_back(
+          text::Segment::of_text(std::string(role_name(message.role)) + ":" + message.content.value_or("")));
       segments.push_back(text::Segment::of_token(kTurnEnd));
     }
     if (options.generation_prompt == text::GenerationPrompt::kAdd)
       segments.push_back(text::Segment::of_token(kTurnStart));
     return segments;
   }
+  text::OutputSyntax output_syntax(const text::RenderOptions& /*options*/) const override { return {}; }
   const std::vector<text::TokenId>& stop_token_ids() const override { return stops_; }
 
  private:

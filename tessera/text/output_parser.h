@@ -1,0 +1,82 @@
+// What a model writes, taken apart while it arrives: reasoning, content and tool calls. One state machine for every
+// family; a family chooses the markers (OutputSyntax).
+//
+// What comes out, put together, is the same for every way in which the text is cut into pieces, and markers never come
+// out as content, reasoning or arguments. A piece is held back for as long as it may be the beginning of a marker.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/text/conversation.h"
+
+namespace tessera::text {
+
+// How tool calls are written.
+enum class ToolCallSyntax : std::uint8_t {
+  kNone,
+  kKimi,    // <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:IDX<|tool_call_argument_begin|>{...}...
+  kGlm,     // <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...</tool_call>, newlines or none
+  kHermes,  // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>: Qwen
+};
+
+// Whether <think>...</think> is taken apart, and where the text begins.
+enum class ReasoningSyntax : std::uint8_t {
+  kNone,     // Not a marker of this family: stays content.
+  kOutside,  // The text begins outside; a <think> at its beginning opens reasoning.
+  kInside,   // The prompt has opened it: the text begins with reasoning.
+};
+
+struct OutputSyntax {
+  ReasoningSyntax reasoning = ReasoningSyntax::kNone;
+  ToolCallSyntax tool_calls = ToolCallSyntax::kNone;
+};
+
+// What a piece of text adds to a call. Concatenated over all deltas of the same index, `arguments` is the JSON text of
+// an object.
+struct ToolCallDelta {
+  std::int32_t index = 0;  // 0, 1, ... in the order of the calls.
+  std::string id;          // In the call's first delta only.
+  std::string name;        // In the call's first delta only.
+  std::string arguments;   // May be empty.
+  friend bool operator==(const ToolCallDelta&, const ToolCallDelta&) = default;
+};
+
+struct OutputDelta {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCallDelta> tool_calls;
+  bool empty() const { return reasoning.empty() && content.empty() && tool_calls.empty(); }
+};
+
+// One per choice; one thread at a time.
+class OutputParser {
+ public:
+  // `tools` are what the request declared: GLM's arguments are typed by their schemas. Without tools nothing is a call:
+  // what is written as one is content, without its markers. `tools` must outlive the parser.
+  OutputParser(OutputSyntax syntax, const std::vector<Tool>& tools);
+  ~OutputParser();
+  OutputParser(OutputParser&&) noexcept;
+  OutputParser& operator=(OutputParser&&) noexcept;
+
+  // Appends to `out` what `text` gives. `text` is whole characters, with the spelling of the markers in it
+  // (IncrementalDetokenizer keeps them).
+  void push(std::string_view text, OutputDelta& out);
+  // The end of the text: what was held back. Nothing may be pushed afterwards.
+  void finish(OutputDelta& out);
+  // Calls that came to their end: with at least one, a sequence that stopped by itself has finish_reason "tool_calls".
+  std::int32_t complete_calls() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The markers that a syntax looks for: the spellings of tokens which must reach the parser even where the tokenizer
+// calls them special.
+std::vector<std::string_view> marker_spellings(OutputSyntax syntax);
+
+}  // namespace tessera::text
