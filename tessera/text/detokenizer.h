@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/text/tokenizer.h"
 #include "tessera/text/utf8.h"
@@ -12,8 +14,10 @@ namespace tessera::text {
 // One per sequence; one thread at a time. The tokenizer must outlive it.
 class IncrementalDetokenizer {
  public:
-  explicit IncrementalDetokenizer(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::kSkip)
-      : tokenizer_(&tokenizer), special_(special) {}
+  // The special tokens in `kept` are not skipped: the markers that an OutputParser looks for.
+  explicit IncrementalDetokenizer(const Tokenizer& tokenizer, SpecialTokens special = SpecialTokens::kSkip,
+                                  std::vector<TokenId> kept = {})
+      : tokenizer_(&tokenizer), special_(special), kept_(std::move(kept)) {}
 
   // The characters that this token completes; often none (a token can be the first byte of an emoji), and U+FFFD where
   // this token shows that what was held back can never be a character.
@@ -24,6 +28,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   SpecialTokens special_;
+  std::vector<TokenId> kept_;  // A few.
   Utf8Assembler assembler_;
 };
 

@@ -71,6 +71,14 @@ TEST(IncrementalDetokenizer, ReplacesWhatCanNoLongerBecomeACharacter) {
   EXPECT_EQ(detokenizer.push(byte('B')), "B") << "after flush it begins anew";
 }
 
+TEST(IncrementalDetokenizer, KeepsTheSpecialTokensThatItIsTold) {
+  const TokenId start = *smollm2().token_id("<|im_start|>");
+  const TokenId end = *smollm2().token_id("<|im_end|>");
+  IncrementalDetokenizer detokenizer(smollm2(), SpecialTokens::kSkip, {start});
+  EXPECT_EQ(detokenizer.push(start), "<|im_start|>");
+  EXPECT_EQ(detokenizer.push(end), "");
+}
+
 TEST(IncrementalDetokenizer, AnyTokensStreamAsTheyDecode) {
   EXPECT_TRUE(rc::check("stream equals decode", [] {
     // Half of them from the low ids, where single bytes are; some outside the vocabulary.
