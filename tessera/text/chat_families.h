@@ -1,11 +1,15 @@
-// The families that chat_format.cc chooses from. To add one: a file chat_<family>.cc, a function here, an entry in
-// chat_format.cc's list, and goldens of the family's own template (tools/oracles/make_chat_goldens.py).
+// The families that chat_format.cc chooses from, and what they share. To add one: a file chat_<family>.cc, a ChatFamily
+// here, an entry in chat_format.cc's list, and goldens of the family's own templates
+// (tools/oracles/make_chat_goldens.py).
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "tessera/text/chat_format.h"
+#include "tessera/text/python_value.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::text {
@@ -13,11 +17,59 @@ namespace tessera::text {
 // What a checkpoint says about itself.
 struct ChatCheckpoint {
   const Tokenizer& tokenizer;
-  std::string model_type;     // Of config.json.
-  std::string chat_template;  // Empty if it has none, as base models do not.
+  std::string model_type = {};     // Of config.json.
+  std::string chat_template = {};  // Empty if it has none, as base models do not.
 };
 
-// Each returns nullptr if the checkpoint is not of its family.
-std::unique_ptr<const ChatFormat> smollm2_chat_format(const ChatCheckpoint& checkpoint);
+struct ChatFamily {
+  // The names of its formats, for --chat-format.
+  std::span<const std::string_view> names;
+  // The name of the format that the checkpoint's template describes; empty if it is none of this family's.
+  std::string_view (*recognize)(const ChatCheckpoint& checkpoint);
+  // The format of one of `names`. Of the checkpoint, it needs the tokenizer; the template, where there is one, may
+  // choose details.
+  base::Result<std::unique_ptr<const ChatFormat>> (*create)(std::string_view name, const ChatCheckpoint& checkpoint);
+};
+
+extern const ChatFamily kKimiFamily;
+extern const ChatFamily kGlmFamily;
+extern const ChatFamily kQwenFamily;
+extern const ChatFamily kSmollm2Family;
+
+// "a, b, c" for messages.
+std::string listed(std::span<const std::string_view> names);
+
+// For the `render` of every format.
+
+// Refuses a conversation without messages.
+base::Status check_conversation(const Conversation& conversation);
+
+// What a family can do about reasoning; check_options() refuses the rest by name.
+enum class Thinking : std::uint8_t {
+  kNever,   // The model does not reason.
+  kAlways,  // It cannot be told not to.
+  kChoice,
+};
+struct ChatAbilities {
+  Thinking thinking = Thinking::kNever;
+  enum class KeepReasoning : std::uint8_t { kNo, kChoice, kAlways } keep_reasoning = KeepReasoning::kNo;
+  std::span<const std::string_view> reasoning_efforts = {};
+};
+base::Status check_options(std::string_view format, const RenderOptions& options, const ChatAbilities& abilities);
+
+// The arguments of a call as the dict that a template iterates over or dumps; no text at all is an empty one. The error
+// names messages[message_index].tool_calls[call_index].
+base::Result<PythonValue> parse_arguments(const Conversation& conversation, std::size_t message_index,
+                                          std::size_t call_index);
+
+// Inline reasoning, as templates split it off: what is before the first </think>, from the last <think> before it on,
+// and what is after the last </think>.
+struct InlineReasoning {
+  std::string_view reasoning;
+  std::string_view content;
+};
+enum class ReasoningNewlines : std::uint8_t { kKeep, kStrip };
+// Empty if `content` has no </think>.
+std::optional<InlineReasoning> split_reasoning(std::string_view content, ReasoningNewlines newlines);
 
 }  // namespace tessera::text

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -12,7 +13,7 @@ namespace tessera::text {
 namespace json = boost::json;
 namespace {
 
-constexpr std::array kFamilies = {&smollm2_chat_format};
+constexpr std::array<const ChatFamily*, 4> kFamilies = {&kKimiFamily, &kGlmFamily, &kQwenFamily, &kSmollm2Family};
 
 base::Result<json::value> read_json_file(const std::filesystem::path& path) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
@@ -63,12 +64,27 @@ base::Result<std::unique_ptr<const ChatFormat>> ChatFormat::load(const std::file
   TESSERA_ASSIGN_OR_RETURN(std::string model_type, read_model_type(model_dir / "config.json"));
   TESSERA_ASSIGN_OR_RETURN(std::string chat_template, read_chat_template(model_dir));
   const ChatCheckpoint checkpoint{tokenizer, std::move(model_type), std::move(chat_template)};
-  for (const auto family : kFamilies) {
-    if (std::unique_ptr<const ChatFormat> format = family(checkpoint)) return format;
+  for (const ChatFamily* family : kFamilies) {
+    const std::string_view name = family->recognize(checkpoint);
+    if (!name.empty()) return family->create(name, checkpoint);
   }
   return base::failure(base::unimplemented(
       fmt::format("{}: no chat format is known for model_type '{}' with {}", model_dir.string(), checkpoint.model_type,
                   checkpoint.chat_template.empty() ? "no chat template" : "the chat template that it carries")));
+}
+
+std::vector<std::string_view> ChatFormat::names() {
+  std::vector<std::string_view> names;
+  for (const ChatFamily* family : kFamilies) names.insert(names.end(), family->names.begin(), family->names.end());
+  return names;
+}
+
+base::Result<std::unique_ptr<const ChatFormat>> ChatFormat::by_name(std::string_view name, const Tokenizer& tokenizer) {
+  for (const ChatFamily* family : kFamilies) {
+    if (std::ranges::find(family->names, name) != family->names.end()) return family->create(name, {tokenizer});
+  }
+  return base::failure(
+      base::invalid_argument(fmt::format("chat format '{}' is not known, expected one of {}", name, listed(names()))));
 }
 
 }  // namespace tessera::text

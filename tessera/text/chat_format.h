@@ -20,13 +20,18 @@ class ChatFormat {
  public:
   // The format of the checkpoint, by the model_type of its config.json, the control tokens of its tokenizer and, where
   // it has one, by its template (tokenizer_config.json or chat_template.jinja), which is recognized, not run.
-  // kUnimplemented, naming what was found, if no native format fits: such a model serves completions only. The
-  // tokenizer is not kept.
+  // kUnimplemented, naming what was found, if no native format fits: such a model serves completions only. kNotFound,
+  // naming the marker, if the tokenizer lacks one that the format needs. The tokenizer is not kept.
   static base::Result<std::unique_ptr<const ChatFormat>> load(const std::filesystem::path& model_dir,
                                                               const Tokenizer& tokenizer);
+  // The format of that name, whatever the checkpoint says. kInvalidArgument, with the names, if there is none such;
+  // kNotFound, naming the marker, if the tokenizer lacks one that the format needs.
+  static base::Result<std::unique_ptr<const ChatFormat>> by_name(std::string_view name, const Tokenizer& tokenizer);
+  // The names that by_name() knows.
+  static std::vector<std::string_view> names();
   virtual ~ChatFormat() = default;
 
-  // "smollm2", "kimi_k2", ...: what --chat-format takes.
+  // "smollm2", "kimi_k2", ...: what by_name() takes.
   virtual std::string_view name() const = 0;
   // The conversation as segments for Tokenizer::encode(). An empty conversation is refused, and so is what the family
   // cannot express; the message names the index of the chat message.

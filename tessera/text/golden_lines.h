@@ -2,11 +2,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <zlib.h>
 
+#include <array>
 #include <boost/json.hpp>
 #include <filesystem>
-#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,12 +18,27 @@ namespace tessera::text {
 
 inline std::filesystem::path goldens_dir() { return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests" / "goldens"; }
 
+// The text of a file, unpacked if it is packed with gzip.
+inline std::string golden_text(const std::string& name) {
+  const gzFile file = gzopen((goldens_dir() / name).c_str(), "rb");
+  EXPECT_NE(file, nullptr) << name;
+  std::string text;
+  std::array<char, 65536> buffer{};
+  while (file != nullptr) {
+    const int bytes = gzread(file, buffer.data(), buffer.size());
+    EXPECT_GE(bytes, 0) << name;
+    if (bytes <= 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(bytes));
+  }
+  if (file != nullptr) gzclose(file);
+  return text;
+}
+
 // One object a line.
 inline std::vector<boost::json::object> golden_lines(const std::string& name) {
-  std::ifstream file(goldens_dir() / name, std::ios::binary);
-  EXPECT_TRUE(file.is_open()) << name;
+  std::istringstream text(golden_text(name));
   std::vector<boost::json::object> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(boost::json::parse(line).as_object());
+  for (std::string line; std::getline(text, line);) lines.push_back(boost::json::parse(line).as_object());
   EXPECT_FALSE(lines.empty()) << name;
   return lines;
 }

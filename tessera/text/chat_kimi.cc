@@ -1,0 +1,239 @@
+// Kimi K2 and its successors:
+//
+//   <|im_system|>tool_declare<|im_middle|>{tools}<|im_end|>                       if tools are declared
+//   <|im_user|>{name}<|im_middle|>{content}<|im_end|>                             name: the speaker's, or the role's
+//   <|im_assistant|>{name}<|im_middle|>{think}{content}{calls}<|im_end|>
+//   <|im_system|>{name}<|im_middle|>{content}<|im_end|>                           system
+//   <|im_system|>{name}<|im_middle|>## Return of {id}\n{content}<|im_end|>        tool
+//   <|im_assistant|>assistant<|im_middle|>                                        the generation prompt
+//
+// {calls} is <|tool_calls_section_begin|>, for each call <|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}
+// <|tool_call_end|>, then <|tool_calls_section_end|>. Models that reason have <think>{reasoning}</think> as {think},
+// empty for turns up to and including the last assistant's turn without calls; K2.5 and later have the generation
+// prompt open it, or close it at once where thinking is off.
+//
+// The models expect ids of the form functions.NAME:INDEX, where INDEX counts the calls of the conversation. Ids of that
+// form are written as they are; others are replaced, in the calls and in the results that answer them.
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <optional>
+
+#include "tessera/text/chat_families.h"
+#include "tessera/text/chat_markup.h"
+#include "tessera/text/typescript_tools.h"
+
+namespace tessera::text {
+namespace {
+
+constexpr std::array<std::string_view, 5> kMarkers = {"<|im_user|>", "<|im_assistant|>", "<|im_system|>",
+                                                      "<|im_middle|>", "<|im_end|>"};
+constexpr std::array<std::string_view, 5> kToolMarkers = {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+                                                          "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+                                                          "<|tool_call_end|>"};
+constexpr std::array<std::string_view, 2> kThinkMarkers = {"<think>", "</think>"};
+constexpr std::array<std::string_view, 2> kStops = {"<|im_end|>", "[EOS]"};
+
+constexpr std::string_view kKimiSystem = "You are Kimi, an AI assistant created by Moonshot AI.";
+// models/tessera-pocket, a checkpoint of K2's format.
+constexpr std::string_view kPocketSystem = "You are tessera-pocket, a small assistant.";
+
+enum class Reasoning {
+  kNone,
+  kAlways,       // K2-Thinking: opens <think> itself.
+  kSwitched,     // K2.5: the generation prompt opens it.
+  kPreservable,  // K2.6: the reasoning of all turns can be kept.
+};
+enum class ToolStyle { kJson, kTypescript };
+
+struct Variant {
+  std::string_view name;
+  Reasoning reasoning;
+  ToolStyle tools;
+  std::string_view default_system;  // Empty: none is put in.
+  std::string_view after_default_system;
+};
+
+// K2's template leaves a newline behind its default system message.
+constexpr std::array<Variant, 4> kVariants = {{
+    {"kimi_k2", Reasoning::kNone, ToolStyle::kJson, kKimiSystem, "\n"},
+    {"kimi_k2_thinking", Reasoning::kAlways, ToolStyle::kJson, kKimiSystem, ""},
+    {"kimi_k25", Reasoning::kSwitched, ToolStyle::kTypescript, "", ""},
+    {"kimi_k26", Reasoning::kPreservable, ToolStyle::kTypescript, "", ""},
+}};
+constexpr std::array<std::string_view, 4> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
+                                                    kVariants[3].name};
+
+// functions.NAME:INDEX.
+bool is_kimi_id(std::string_view id) {
+  constexpr std::string_view kPrefix = "functions.";
+  const std::size_t colon = id.rfind(':');
+  return id.starts_with(kPrefix) && colon != std::string_view::npos && colon > kPrefix.size() &&
+         colon + 1 < id.size() && id.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
+}
+
+class KimiChatFormat : public ChatFormat {
+ public:
+  KimiChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
+      : variant_(variant), markup_(std::move(markup)), stop_token_ids_(std::move(stop_token_ids)) {}
+
+  std::string_view name() const override { return variant_.name; }
+  const std::vector<TokenId>& stop_token_ids() const override { return stop_token_ids_; }
+
+  base::Result<std::vector<Segment>> render(const Conversation& conversation,
+                                            const RenderOptions& options) const override {
+    TESSERA_RETURN_IF_ERROR(check_conversation(conversation));
+    TESSERA_RETURN_IF_ERROR(check_options(variant_.name, options, abilities()));
+    const std::vector<ChatMessage>& messages = conversation.messages;
+    PromptWriter out(markup_);
+    if (!conversation.tools.empty()) {
+      out.markup("<|im_system|>tool_declare<|im_middle|>").text(declared(conversation.tools)).markup("<|im_end|>");
+    }
+    if (!variant_.default_system.empty() && messages.front().role != Role::kSystem) {
+      out.markup("<|im_system|>system<|im_middle|>").markup(variant_.default_system).markup("<|im_end|>");
+      out.markup(variant_.after_default_system);
+    }
+    const bool keep_all = options.keep_reasoning.value_or(false);
+    const std::size_t history_end = keep_all ? 0 : end_of_history(messages);
+    std::map<std::string_view, std::string> written_ids;  // By the client's id, where they differ.
+    std::int64_t calls = 0;
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      const ChatMessage& message = messages[i];
+      out.markup(begin_of(message.role)).text(message.name.empty() ? role_name(message.role) : message.name);
+      out.markup("<|im_middle|>");
+      if (message.role == Role::kAssistant && variant_.reasoning != Reasoning::kNone) {
+        // Where thinking is off, reasoning is written only if it was asked to be kept.
+        const bool kept = i >= history_end && (options.thinking.value_or(true) || keep_all);
+        out.markup("<think>").text(kept ? message.reasoning.value_or("") : "").markup("</think>");
+      }
+      if (message.role == Role::kTool) {
+        const auto written = written_ids.find(message.tool_call_id);
+        out.markup("## Return of ").text(written == written_ids.end() ? message.tool_call_id : written->second);
+        out.markup("\n");
+      }
+      out.text(message.content.value_or(""));
+      if (message.role == Role::kAssistant) write_calls(message, written_ids, calls, out);
+      out.markup("<|im_end|>");
+    }
+    if (options.generation_prompt == GenerationPrompt::kAdd) {
+      out.markup("<|im_assistant|>assistant<|im_middle|>");
+      if (opens_reasoning()) out.markup(options.thinking.value_or(true) ? "<think>" : "<think></think>");
+    }
+    return out.take();
+  }
+
+  OutputSyntax output_syntax(const RenderOptions& options) const override {
+    OutputSyntax syntax{ReasoningSyntax::kNone, ToolCallSyntax::kKimi};
+    if (variant_.reasoning == Reasoning::kNone) return syntax;
+    const bool inside =
+        opens_reasoning() && options.thinking.value_or(true) && options.generation_prompt == GenerationPrompt::kAdd;
+    syntax.reasoning = inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside;
+    return syntax;
+  }
+
+ private:
+  bool opens_reasoning() const {
+    return variant_.reasoning == Reasoning::kSwitched || variant_.reasoning == Reasoning::kPreservable;
+  }
+
+  ChatAbilities abilities() const {
+    using KeepReasoning = ChatAbilities::KeepReasoning;
+    switch (variant_.reasoning) {
+      case Reasoning::kNone:
+        return {.thinking = Thinking::kNever};
+      case Reasoning::kAlways:
+        return {.thinking = Thinking::kAlways};
+      case Reasoning::kSwitched:
+        return {.thinking = Thinking::kChoice};
+      case Reasoning::kPreservable:
+        return {.thinking = Thinking::kChoice, .keep_reasoning = KeepReasoning::kChoice};
+    }
+    return {};
+  }
+
+  static std::string_view begin_of(Role role) {
+    switch (role) {
+      case Role::kUser:
+        return "<|im_user|>";
+      case Role::kAssistant:
+        return "<|im_assistant|>";
+      case Role::kSystem:
+      case Role::kTool:
+        break;
+    }
+    return "<|im_system|>";
+  }
+
+  // One more than the index of the last assistant's message without calls.
+  static std::size_t end_of_history(const std::vector<ChatMessage>& messages) {
+    for (std::size_t i = messages.size(); i > 0; --i) {
+      if (messages[i - 1].role == Role::kAssistant && messages[i - 1].tool_calls.empty()) return i;
+    }
+    return 0;
+  }
+
+  std::string declared(const std::vector<Tool>& tools) const {
+    PythonValue list{.kind = PythonValue::Kind::kList};
+    for (const Tool& tool : tools) list.items.push_back(python_value(tool.declaration));
+    list = with_sorted_keys(std::move(list));
+    if (variant_.tools == ToolStyle::kTypescript) {
+      if (std::optional<std::string> text = typescript_tools(list)) return *std::move(text);
+    }
+    std::string text;
+    append_python_json(list, JsonSpacing::kCompact, text);
+    return text;
+  }
+
+  static void write_calls(const ChatMessage& message, std::map<std::string_view, std::string>& written_ids,
+                          std::int64_t& calls, PromptWriter& out) {
+    if (message.tool_calls.empty()) return;
+    out.markup("<|tool_calls_section_begin|>");
+    for (const ToolCall& call : message.tool_calls) {
+      std::string id = is_kimi_id(call.id) ? call.id : fmt::format("functions.{}:{}", call.name, calls);
+      ++calls;
+      out.markup("<|tool_call_begin|>").text(id).markup("<|tool_call_argument_begin|>");
+      out.text(call.arguments).markup("<|tool_call_end|>");
+      written_ids.insert_or_assign(call.id, std::move(id));
+    }
+    out.markup("<|tool_calls_section_end|>");
+  }
+
+  Variant variant_;
+  Markup markup_;
+  std::vector<TokenId> stop_token_ids_;
+};
+
+std::string_view recognize_kimi(const ChatCheckpoint& checkpoint) {
+  const std::string_view type = checkpoint.model_type;
+  const std::string_view text = checkpoint.chat_template;
+  const auto says = [text](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  if ((type != "kimi_k2" && type != "kimi_k25" && type != "deepseek_v3") || !says("<|im_middle|>")) return "";
+  const bool has_default = says(kKimiSystem) || says(kPocketSystem);
+  if (says("tools_ts_str")) {
+    if (has_default || !says("thinking is false")) return "";
+    return says("preserve_thinking") ? "kimi_k26" : "kimi_k25";
+  }
+  if (!has_default || says("preserve_thinking")) return "";
+  return says("<think></think>") ? "kimi_k2_thinking" : "kimi_k2";
+}
+
+base::Result<std::unique_ptr<const ChatFormat>> create_kimi(std::string_view name, const ChatCheckpoint& checkpoint) {
+  Variant variant = *std::ranges::find(kVariants, name, &Variant::name);
+  if (checkpoint.chat_template.find(kPocketSystem) != std::string::npos) {
+    variant.default_system = kPocketSystem;
+    variant.after_default_system = "";
+  }
+  std::vector<std::string_view> markers(kMarkers.begin(), kMarkers.end());
+  markers.insert(markers.end(), kToolMarkers.begin(), kToolMarkers.end());
+  if (variant.reasoning != Reasoning::kNone) markers.insert(markers.end(), kThinkMarkers.begin(), kThinkMarkers.end());
+  TESSERA_ASSIGN_OR_RETURN(Markup markup, Markup::create(name, checkpoint.tokenizer, markers));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> stops, chat_stop_ids(name, checkpoint.tokenizer, kStops));
+  return std::make_unique<const KimiChatFormat>(variant, std::move(markup), std::move(stops));
+}
+
+}  // namespace
+
+const ChatFamily kKimiFamily = {kNames, recognize_kimi, create_kimi};
+
+}  // namespace tessera::text

@@ -1,0 +1,424 @@
+#include "tessera/text/python_value.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json/array.hpp>
+#include <boost/json/basic_parser_impl.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/string.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "tessera/base/limits.h"
+
+namespace tessera::text {
+namespace json = boost::json;
+namespace {
+
+using Kind = PythonValue::Kind;
+
+PythonValue of_bool(bool flag) { return {.kind = Kind::kBool, .flag = flag}; }
+PythonValue of_text(Kind kind, std::string text) { return {.kind = kind, .text = std::move(text)}; }
+
+// Of equal keys Python keeps the first one's place and the last one's value.
+void keep_last_of_equal_keys(std::vector<PythonValue::Member>& members) {
+  std::unordered_map<std::string_view, std::size_t> last;
+  for (std::size_t i = 0; i < members.size(); ++i) last.insert_or_assign(members[i].first, i);
+  if (last.size() == members.size()) return;
+  std::vector<PythonValue::Member> kept;
+  std::unordered_map<std::string_view, bool> seen;
+  for (const auto& [key, value] : members) {
+    if (seen.try_emplace(key, true).second) kept.emplace_back(key, members[last.at(key)].second);
+  }
+  members = std::move(kept);
+}
+
+// Builds the value from what Boost's parser meets. The texts of numbers are kept, so that no digit is lost.
+class ValueHandler {
+ public:
+  static constexpr std::size_t max_object_size = static_cast<std::size_t>(-1);
+  static constexpr std::size_t max_array_size = static_cast<std::size_t>(-1);
+  static constexpr std::size_t max_key_size = static_cast<std::size_t>(-1);
+  static constexpr std::size_t max_string_size = static_cast<std::size_t>(-1);
+  using Error = boost::system::error_code;
+  using View = json::string_view;
+
+  PythonValue take() { return std::move(stack_.front().items.front()); }
+
+  bool on_document_begin(Error&) {
+    stack_.push_back({.kind = Kind::kList});
+    return true;
+  }
+  bool on_document_end(Error&) { return true; }
+  bool on_object_begin(Error&) { return begin(Kind::kDict); }
+  bool on_object_end(std::size_t, Error&) {
+    keep_last_of_equal_keys(stack_.back().members);
+    return end();
+  }
+  bool on_array_begin(Error&) { return begin(Kind::kList); }
+  bool on_array_end(std::size_t, Error&) { return end(); }
+  bool on_key_part(View part, std::size_t, Error&) { return add_part(part); }
+  bool on_key(View part, std::size_t, Error&) {
+    add_part(part);
+    stack_.back().members.emplace_back(std::exchange(part_, {}), PythonValue());
+    return true;
+  }
+  bool on_string_part(View part, std::size_t, Error&) { return add_part(part); }
+  bool on_string(View part, std::size_t, Error&) {
+    add_part(part);
+    return add(of_text(Kind::kString, std::exchange(part_, {})));
+  }
+  bool on_number_part(View part, Error&) { return add_part(part); }
+  bool on_int64(std::int64_t, View part, Error&) { return add_integer(part); }
+  bool on_uint64(std::uint64_t, View part, Error&) { return add_integer(part); }
+  bool on_double(double, View part, Error&) {
+    add_part(part);
+    // An integer too long for 64 bits arrives here too.
+    if (part_.find_first_of(".eE") == std::string::npos) return add_integer("");
+    // Not the parser's own number, whose last bit may be wrong. What overflows is infinite, as in Python.
+    return add(of_text(Kind::kFloat, python_float(std::strtod(std::exchange(part_, {}).c_str(), nullptr))));
+  }
+  bool on_bool(bool flag, Error&) { return add(of_bool(flag)); }
+  bool on_null(Error&) { return add({}); }
+  bool on_comment_part(View, Error&) { return true; }
+  bool on_comment(View, Error&) { return true; }
+
+ private:
+  bool add_part(View part) {
+    part_.append(part.data(), part.size());
+    return true;
+  }
+  bool add_integer(View part) {
+    add_part(part);
+    std::string digits = std::exchange(part_, {});
+    return add(of_text(Kind::kInt, digits == "-0" ? "0" : std::move(digits)));
+  }
+  bool begin(Kind kind) {
+    stack_.push_back({.kind = kind});
+    return true;
+  }
+  bool end() {
+    PythonValue value = std::move(stack_.back());
+    stack_.pop_back();
+    return add(std::move(value));
+  }
+  bool add(PythonValue value) {
+    PythonValue& parent = stack_.back();
+    if (parent.kind == Kind::kDict) {
+      parent.members.back().second = std::move(value);
+    } else {
+      parent.items.push_back(std::move(value));
+    }
+    return true;
+  }
+
+  std::vector<PythonValue> stack_;  // First a list that the whole value is put into.
+  std::string part_;
+};
+
+void append_json_string(std::string_view text, std::string& out) {
+  out += '"';
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        } else {
+          out += c;
+        }
+    }
+  }
+  out += '"';
+}
+
+// Python's json module writes "Infinity" for the number whose repr() is "inf", and can read it back.
+void append_json_float(std::string_view repr, std::string& out) {
+  if (repr == "inf") {
+    out += "Infinity";
+  } else if (repr == "-inf") {
+    out += "-Infinity";
+  } else {
+    out += repr;
+  }
+}
+
+// Python prefers single quotes, unless the text has some and has no double ones.
+void append_repr_string(std::string_view text, std::string& out) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  out += quote;
+  for (const char c : text) {
+    if (c == quote || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  out += quote;
+}
+
+void append_repr(const PythonValue& value, std::string& out) {
+  switch (value.kind) {
+    case Kind::kNone:
+      out += "None";
+      return;
+    case Kind::kBool:
+      out += value.flag ? "True" : "False";
+      return;
+    case Kind::kInt:
+    case Kind::kFloat:
+      out += value.text;
+      return;
+    case Kind::kString:
+      append_repr_string(value.text, out);
+      return;
+    case Kind::kList:
+      out += '[';
+      for (std::size_t i = 0; i < value.items.size(); ++i) {
+        if (i > 0) out += ", ";
+        append_repr(value.items[i], out);
+      }
+      out += ']';
+      return;
+    case Kind::kDict:
+      out += '{';
+      for (std::size_t i = 0; i < value.members.size(); ++i) {
+        if (i > 0) out += ", ";
+        append_repr_string(value.members[i].first, out);
+        out += ": ";
+        append_repr(value.members[i].second, out);
+      }
+      out += '}';
+      return;
+  }
+}
+
+// The length of the white space character that begins (from_end false) or ends `text`; 0 if it is none. The set is
+// Python's str.isspace(): U+0009 to U+000D, U+001C to U+0020, U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029,
+// U+202F, U+205F, U+3000.
+bool is_ascii_space(char c) { return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20); }
+bool is_wide_space(std::string_view text) {
+  constexpr std::array<std::string_view, 19> kWide = {
+      "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
+      "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+  return std::find(kWide.begin(), kWide.end(), text) != kWide.end();
+}
+std::size_t leading_space(std::string_view text) {
+  if (text.empty()) return 0;
+  if (is_ascii_space(text.front())) return 1;
+  for (const std::size_t length : {std::size_t{2}, std::size_t{3}}) {
+    if (is_wide_space(text.substr(0, length))) return length;
+  }
+  return 0;
+}
+std::size_t trailing_space(std::string_view text) {
+  if (text.empty()) return 0;
+  if (is_ascii_space(text.back())) return 1;
+  for (const std::size_t length : {std::size_t{2}, std::size_t{3}}) {
+    if (text.size() >= length && is_wide_space(text.substr(text.size() - length))) return length;
+  }
+  return 0;
+}
+
+}  // namespace
+
+const PythonValue* PythonValue::find(std::string_view key) const {
+  const auto member = std::ranges::find(members, key, &Member::first);
+  return member == members.end() ? nullptr : &member->second;
+}
+
+bool PythonValue::truthy() const {
+  switch (kind) {
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+      return flag;
+    case Kind::kInt:
+      return text != "0";
+    case Kind::kFloat:
+      return text != "0.0" && text != "-0.0";
+    case Kind::kString:
+      return !text.empty();
+    case Kind::kList:
+      return !items.empty();
+    case Kind::kDict:
+      return !members.empty();
+  }
+  return false;
+}
+
+base::Result<PythonValue> parse_python_json(std::string_view text) {
+  json::parse_options options;
+  options.max_depth = static_cast<std::size_t>(base::limits::kJsonDepthMax);
+  json::basic_parser<ValueHandler> parser(options);
+  boost::system::error_code error;
+  const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
+  if (!error && text.find_first_not_of(" \t\r\n", consumed) != std::string_view::npos) error = json::error::extra_data;
+  if (error) {
+    return base::failure(base::data_loss(fmt::format("not valid JSON at byte {}: {}", consumed, error.message())));
+  }
+  return parser.handler().take();
+}
+
+PythonValue python_value(const json::object& object) {
+  PythonValue value{.kind = Kind::kDict};
+  value.members.reserve(object.size());
+  for (const auto& [key, member] : object) value.members.emplace_back(std::string(key), python_value(member));
+  return value;
+}
+
+PythonValue python_value(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return {};
+    case json::kind::bool_:
+      return of_bool(value.get_bool());
+    case json::kind::int64:
+      return of_text(Kind::kInt, fmt::format("{}", value.get_int64()));
+    case json::kind::uint64:
+      return of_text(Kind::kInt, fmt::format("{}", value.get_uint64()));
+    case json::kind::double_:
+      return of_text(Kind::kFloat, python_float(value.get_double()));
+    case json::kind::string:
+      return of_text(Kind::kString, std::string(value.get_string()));
+    case json::kind::array: {
+      PythonValue list{.kind = Kind::kList};
+      list.items.reserve(value.get_array().size());
+      for (const json::value& item : value.get_array()) list.items.push_back(python_value(item));
+      return list;
+    }
+    case json::kind::object:
+      return python_value(value.get_object());
+  }
+  return {};
+}
+
+PythonValue with_sorted_keys(PythonValue value) {
+  for (PythonValue& item : value.items) item = with_sorted_keys(std::move(item));
+  for (auto& [key, member] : value.members) member = with_sorted_keys(std::move(member));
+  // The bytes of UTF-8 are in the order of the code points.
+  std::ranges::sort(value.members, {}, &PythonValue::Member::first);
+  return value;
+}
+
+void append_python_json(const PythonValue& value, JsonSpacing spacing, std::string& out) {
+  const std::string_view comma = spacing == JsonSpacing::kCompact ? "," : ", ";
+  const std::string_view colon = spacing == JsonSpacing::kCompact ? ":" : ": ";
+  switch (value.kind) {
+    case Kind::kNone:
+      out += "null";
+      return;
+    case Kind::kBool:
+      out += value.flag ? "true" : "false";
+      return;
+    case Kind::kInt:
+      out += value.text;
+      return;
+    case Kind::kFloat:
+      append_json_float(value.text, out);
+      return;
+    case Kind::kString:
+      append_json_string(value.text, out);
+      return;
+    case Kind::kList:
+      out += '[';
+      for (std::size_t i = 0; i < value.items.size(); ++i) {
+        if (i > 0) out += comma;
+        append_python_json(value.items[i], spacing, out);
+      }
+      out += ']';
+      return;
+    case Kind::kDict:
+      out += '{';
+      for (std::size_t i = 0; i < value.members.size(); ++i) {
+        if (i > 0) out += comma;
+        append_json_string(value.members[i].first, out);
+        out += colon;
+        append_python_json(value.members[i].second, spacing, out);
+      }
+      out += '}';
+      return;
+  }
+}
+
+std::string python_str(const PythonValue& value) {
+  if (value.is(Kind::kString)) return value.text;
+  std::string out;
+  append_repr(value, out);
+  return out;
+}
+
+std::string python_float(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  std::array<char, 32> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific);
+  const std::string_view text(buffer.data(), result.ptr);
+  const std::size_t e = text.find('e');
+  int exponent = 0;
+  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(), exponent);
+  // Python writes an exponent below -4 and from 16 on.
+  if (exponent < -4 || exponent >= 16) return std::string(text);
+  std::string digits;
+  for (const char c : text.substr(0, e)) {
+    if (c >= '0' && c <= '9') digits += c;
+  }
+  std::string out = text.front() == '-' ? "-" : "";
+  if (exponent < 0) return out + "0." + std::string(static_cast<std::size_t>(-exponent) - 1, '0') + digits;
+  const auto whole = static_cast<std::size_t>(exponent) + 1;
+  if (digits.size() <= whole) return out + digits + std::string(whole - digits.size(), '0') + ".0";
+  return out + digits.substr(0, whole) + "." + digits.substr(whole);
+}
+
+std::string_view python_strip(std::string_view text) {
+  while (const std::size_t length = leading_space(text)) text.remove_prefix(length);
+  while (const std::size_t length = trailing_space(text)) text.remove_suffix(length);
+  return text;
+}
+
+std::string_view strip_leading_newlines(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+  return text;
+}
+
+std::string_view strip_trailing_newlines(std::string_view text) {
+  return text.substr(0, text.find_last_not_of('\n') + 1);
+}
+
+std::string_view strip_newlines(std::string_view text) { return strip_leading_newlines(strip_trailing_newlines(text)); }
+
+}  // namespace tessera::text
