@@ -2,7 +2,31 @@
 // family; a family chooses the markers (OutputSyntax).
 //
 // What comes out, put together, is the same for every way in which the text is cut into pieces, and markers never come
-// out as content, reasoning or arguments. A piece is held back for as long as it may be the beginning of a marker.
+// out as content or reasoning. A piece is held back for as long as it may be the beginning of a marker. The work is
+// linear in the text.
+//
+// Reasoning. <think> opens it wherever it comes, </think> closes it; one that does neither is left out. So does a Kimi
+// section of calls, and so does a call of a declared function (models forget </think>); other calls within reasoning
+// are reasoning about calls. Reasoning that does not end is all there is.
+//
+// White space. Around reasoning it is left out, and so is what stands between the parts where there is no content; line
+// ends before the content are the template's, except for families without reasoning. At the end of content it is
+// content if there were no calls.
+//
+// Calls. Names of no declared function are passed on: to refuse them is the client's business. What is no call (an
+// empty or unreadable name, no object where Hermes has one) becomes text without its markers. Where a call's own end
+// marker was forgotten, the next marker that cannot be part of it ends it. If the text ends within a call, what came of
+// it stays as it is, and nothing is made up; the beginning of a call that has no name yet is left out.
+//  - Kimi: the id is the model's own. Arguments are passed on as they were written, JSON or not; none are {}. They end
+//  at
+//    the next marker of calls; <think> within them is data.
+//  - GLM: arguments are typed by the tool's schema. Where it allows a string, the text is one unless it is JSON of
+//  another
+//    allowed type; where it does not, the text is JSON as it was written if it is JSON, or else a string. Without a
+//    schema everything is allowed. Of an argument that comes twice the first one counts. A value ends at </arg_value>
+//    only; other markers within it are data.
+//  - Hermes: arguments are passed on as they were written, or decoded if a string holds them; "parameters" is another
+//    spelling. Markers within a JSON string are data.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +63,7 @@ struct OutputSyntax {
 // an object.
 struct ToolCallDelta {
   std::int32_t index = 0;  // 0, 1, ... in the order of the calls.
-  std::string id;          // In the call's first delta only.
+  std::string id;          // In the call's first delta only. Kimi's; empty elsewhere: whoever answers makes one up.
   std::string name;        // In the call's first delta only.
   std::string arguments;   // May be empty.
   friend bool operator==(const ToolCallDelta&, const ToolCallDelta&) = default;
@@ -67,7 +91,8 @@ class OutputParser {
   void push(std::string_view text, OutputDelta& out);
   // The end of the text: what was held back. Nothing may be pushed afterwards.
   void finish(OutputDelta& out);
-  // Calls that came to their end: with at least one, a sequence that stopped by itself has finish_reason "tool_calls".
+  // Calls that came to their end, or lack nothing of it but closing brackets and markers around whole arguments: with
+  // at least one, a sequence that stopped by itself has finish_reason "tool_calls".
   std::int32_t complete_calls() const;
 
  private:

@@ -1,0 +1,163 @@
+#include "tessera/text/tool_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace tessera::text {
+namespace {
+
+// OpenAI allows names of 64 bytes; a Kimi id has a prefix and a number around one.
+constexpr std::size_t kCallHeaderBytesMax = 1024;
+
+void append_utf8(std::uint32_t code_point, std::string& out) {
+  const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
+  const auto continuation = [&](int shift) { byte(0x80 | ((code_point >> shift) & 0x3F)); };
+  if (code_point < 0x80) {
+    byte(code_point);
+  } else if (code_point < 0x800) {
+    byte(0xC0 | (code_point >> 6));
+    continuation(0);
+  } else if (code_point < 0x10000) {
+    byte(0xE0 | (code_point >> 12));
+    continuation(6);
+    continuation(0);
+  } else {
+    byte(0xF0 | (code_point >> 18));
+    continuation(12);
+    continuation(6);
+    continuation(0);
+  }
+}
+
+}  // namespace
+
+bool CallHeader::append(std::string_view text) {
+  raw_ += text;
+  return raw_.size() <= kCallHeaderBytesMax && std::ranges::none_of(value(), is_white);
+}
+
+std::size_t JsonNesting::scan(std::string_view text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (complete()) return i;
+    const char byte = text[i];
+    if (!begun_) {
+      begun_ = true;
+      other_ = byte != '{' && byte != '[';
+    }
+    if (in_string_) {
+      if (escaped_) {
+        escaped_ = false;
+      } else if (byte == '\\') {
+        escaped_ = true;
+      } else if (byte == '"') {
+        in_string_ = false;
+      }
+      continue;
+    }
+    if (byte == '"') {
+      in_string_ = true;
+    } else if (byte == '{' || byte == '[') {
+      ++depth_;
+    } else if ((byte == '}' || byte == ']') && depth_ > 0) {
+      --depth_;
+    }
+  }
+  return text.size();
+}
+
+std::size_t JsonStringDecoder::decode(std::string_view text, std::string& out) {
+  std::size_t i = 0;
+  while (i < text.size() && !ended_) {
+    const char byte = text[i];
+    if (escaped_ || hex_digits_ > 0) {
+      escape(byte, out);
+      ++i;
+    } else if (byte == '\\') {
+      escaped_ = true;
+      ++i;
+    } else if (byte == '"') {
+      lone_surrogate(out);
+      ended_ = true;
+      ++i;
+    } else {
+      lone_surrogate(out);
+      const std::size_t end = std::min(text.find_first_of("\\\"", i), text.size());
+      out += text.substr(i, end - i);
+      i = end;
+    }
+  }
+  return i;
+}
+
+void JsonStringDecoder::escape(char byte, std::string& out) {
+  if (escaped_) {
+    escaped_ = false;
+    if (byte == 'u') {
+      hex_digits_ = 4;
+      unit_ = 0;
+      return;
+    }
+    lone_surrogate(out);
+    constexpr std::string_view kEscapes = "bfnrt";
+    constexpr std::string_view kMeanings = "\b\f\n\r\t";
+    const std::size_t known = kEscapes.find(byte);
+    out += known == std::string_view::npos ? byte : kMeanings[known];
+    return;
+  }
+  const char lower = static_cast<char>(byte | 0x20);
+  const bool digit = byte >= '0' && byte <= '9';
+  if (!digit && (lower < 'a' || lower > 'f')) {  // Not four digits: as far as it came, a character that is unknown.
+    hex_digits_ = 0;
+    lone_surrogate(out);
+    append_utf8(0xFFFD, out);
+    std::string_view rest(&byte, 1);
+    decode(rest, out);
+    return;
+  }
+  unit_ = unit_ * 16 + static_cast<std::uint32_t>(digit ? byte - '0' : lower - 'a' + 10);
+  if (--hex_digits_ == 0) code_unit(unit_, out);
+}
+
+void JsonStringDecoder::code_unit(std::uint32_t unit, std::string& out) {
+  const bool low = unit >= 0xDC00 && unit < 0xE000;
+  if (low && high_surrogate_ != 0) {
+    append_utf8(0x10000 + ((high_surrogate_ - 0xD800) << 10) + (unit - 0xDC00), out);
+    high_surrogate_ = 0;
+    return;
+  }
+  lone_surrogate(out);
+  if (unit >= 0xD800 && unit < 0xDC00) {
+    high_surrogate_ = unit;
+  } else {
+    append_utf8(low ? 0xFFFD : unit, out);
+  }
+}
+
+void JsonStringDecoder::lone_surrogate(std::string& out) {
+  if (high_surrogate_ != 0) append_utf8(0xFFFD, out);
+  high_surrogate_ = 0;
+}
+
+void append_json_escaped(std::string_view text, std::string& out) {
+  std::size_t plain = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char byte = text[i];
+    if (byte != '"' && byte != '\\' && static_cast<unsigned char>(byte) >= 0x20) continue;
+    out += text.substr(plain, i - plain);
+    plain = i + 1;
+    constexpr std::string_view kMeanings = "\b\f\n\r\t\"\\";
+    constexpr std::string_view kEscapes = "bfnrt\"\\";
+    const std::size_t known = kMeanings.find(byte);
+    if (known != std::string_view::npos) {
+      out += '\\';
+      out += kEscapes[known];
+    } else {
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(byte));
+    }
+  }
+  out += text.substr(plain);
+}
+
+}  // namespace tessera::text
