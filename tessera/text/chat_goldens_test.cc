@@ -1,105 +1,19 @@
 // Every chat format against what the models' own templates made of the same conversations
-// (tools/oracles/make_chat_goldens.py), with a vocabulary that has the family's markers.
-#include <gmock/gmock.h>
+// (tools/oracles/make_chat_goldens.py), and what must hold of every conversation.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <span>
 
-#include "tessera/text/byte_level.h"
-#include "tessera/text/chat_format.h"
+#include "tessera/text/chat_test_formats.h"
 #include "tessera/text/golden_lines.h"
-#include "tessera/text/test_folder.h"
 
 namespace tessera::text {
 namespace {
 
 namespace json = boost::json;
-using ::testing::HasSubstr;
-
-constexpr std::array<std::string_view, 14> kKimiTokens = {"[BOS]",
-                                                          "[EOS]",
-                                                          "<|im_end|>",
-                                                          "<|im_user|>",
-                                                          "<|im_assistant|>",
-                                                          "<|im_system|>",
-                                                          "<|im_middle|>",
-                                                          "<|tool_calls_section_begin|>",
-                                                          "<|tool_calls_section_end|>",
-                                                          "<|tool_call_begin|>",
-                                                          "<|tool_call_argument_begin|>",
-                                                          "<|tool_call_end|>",
-                                                          "<think>",
-                                                          "</think>"};
-constexpr std::array<std::string_view, 18> kGlmTokens = {
-    "<|endoftext|>",   "[gMASK]",     "<sop>",        "<|system|>",      "<|user|>",         "<|assistant|>",
-    "<|observation|>", "<think>",     "</think>",     "<tool_call>",     "</tool_call>",     "<arg_key>",
-    "</arg_key>",      "<arg_value>", "</arg_value>", "<tool_response>", "</tool_response>", "/nothink"};
-constexpr std::array<std::string_view, 5> kQwen25Tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>",
-                                                           "</tool_call>"};
-constexpr std::array<std::string_view, 9> kQwen3Tokens = {"<|endoftext|>",    "<|im_start|>", "<|im_end|>",
-                                                          "<tool_call>",      "</tool_call>", "<tool_response>",
-                                                          "</tool_response>", "<think>",      "</think>"};
-constexpr std::array<std::string_view, 3> kSmollm2Tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
-
-struct FormatCase {
-  std::string_view name;
-  std::span<const std::string_view> tokens;
-};
-constexpr std::array<FormatCase, 14> kFormats = {{
-    {"kimi_k2", kKimiTokens},
-    {"kimi_k2_thinking", kKimiTokens},
-    {"kimi_k25", kKimiTokens},
-    {"kimi_k26", kKimiTokens},
-    {"glm45", kGlmTokens},
-    {"glm47", kGlmTokens},
-    {"glm5", kGlmTokens},
-    {"glm51", kGlmTokens},
-    {"glm52", kGlmTokens},
-    {"qwen25", kQwen25Tokens},
-    {"qwen3", kQwen3Tokens},
-    {"qwen3_instruct_2507", kQwen3Tokens},
-    {"qwen3_thinking_2507", kQwen3Tokens},
-    {"smollm2", kSmollm2Tokens},
-}};
-
-// A token for each byte, then the added ones from id 256 on; without those that are `missing`.
-std::unique_ptr<Tokenizer> tokenizer_with(std::span<const std::string_view> added, std::string_view missing = "") {
-  json::object vocabulary;
-  for (int byte = 0; byte < 256; ++byte) vocabulary[byte_letter(static_cast<unsigned char>(byte))] = byte;
-  json::array tokens;
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    if (added[i] == missing) continue;
-    tokens.push_back({{"id", 256 + static_cast<int>(i)}, {"content", std::string(added[i])}, {"special", true}});
-  }
-  const json::object file = {
-      {"added_tokens", std::move(tokens)},
-      {"model", {{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", json::array()}}},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}},
-      {"decoder", {{"type", "ByteLevel"}}}};
-  auto tokenizer = Tokenizer::parse(json::serialize(file));
-  EXPECT_TRUE(tokenizer.has_value()) << tokenizer.error().to_string();
-  return tokenizer.has_value() ? std::move(*tokenizer) : nullptr;
-}
-
-const FormatCase& format_case(std::string_view name) { return *std::ranges::find(kFormats, name, &FormatCase::name); }
-
-struct Subject {
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<const ChatFormat> format;
-};
-
-Subject subject(std::string_view name) {
-  Subject out{tokenizer_with(format_case(name).tokens), nullptr};
-  auto format = ChatFormat::by_name(name, *out.tokenizer);
-  EXPECT_TRUE(format.has_value()) << format.error().to_string();
-  if (format.has_value()) out.format = std::move(*format);
-  return out;
-}
-
 std::string optional_string(const json::object& object, const char* name) {
   const json::value* value = object.if_contains(name);
   return value == nullptr || value->is_null() ? "" : std::string(value->as_string());
@@ -150,14 +64,6 @@ RenderOptions read_options(const json::object& object) {
   return options;
 }
 
-std::string text_of(const std::vector<Segment>& segments, const Tokenizer& tokenizer) {
-  std::string text;
-  for (const Segment& segment : segments) {
-    text += segment.kind == Segment::Kind::kText ? segment.text : tokenizer.token_bytes(segment.token);
-  }
-  return text;
-}
-
 // How often one of the tokens is spelled in the text.
 std::int64_t spelled(std::string_view text, std::span<const std::string_view> tokens) {
   std::int64_t count = 0;
@@ -178,16 +84,15 @@ bool has_look_alikes(const Conversation& conversation, std::span<const std::stri
   return spelled(said, tokens) > 0;
 }
 
-void expect_goldens(const ChatFormat& format, const Tokenizer& tokenizer, const std::string& file,
-                    std::span<const std::string_view> tokens) {
+void expect_goldens(const FormatUnderTest& subject, const std::string& file, std::span<const std::string_view> tokens) {
   std::int64_t checked = 0;
   for (const json::object& line : golden_lines("chat/" + file + ".jsonl.gz")) {
     const std::string title = golden_string(line, "conversation");
     const Conversation& conversation = conversations().at(title);
-    const auto segments = format.render(conversation, read_options(line.at("options").as_object()));
-    ASSERT_TRUE(segments.has_value()) << file << " " << title << ": " << segments.error().to_string();
-    const std::string text = text_of(*segments, tokenizer);
+    const RenderOptions options = read_options(line.at("options").as_object());
+    const std::string text = subject.render(conversation, options);
     ASSERT_EQ(text, golden_string(line, "text")) << file << " " << title << " " << json::serialize(line.at("options"));
+    const auto segments = subject.format->render(conversation, options);
     const auto is_token = [](const Segment& segment) { return segment.kind == Segment::Kind::kToken; };
     if (!has_look_alikes(conversation, tokens)) {
       ASSERT_EQ(std::ranges::count_if(*segments, is_token), spelled(text, tokens)) << file << " " << title;
@@ -197,30 +102,99 @@ void expect_goldens(const ChatFormat& format, const Tokenizer& tokenizer, const 
   EXPECT_GE(checked, 30);
 }
 
+// All but kimi_k27_code, whose template is not at hand.
 TEST(ChatGoldens, EveryFormatRendersAsItsOwnTemplate) {
   for (const FormatCase& one : kFormats) {
+    if (one.name == "kimi_k27_code") continue;
     SCOPED_TRACE(one.name);
-    const Subject subject_of = subject(one.name);
-    ASSERT_NE(subject_of.format, nullptr);
-    EXPECT_EQ(subject_of.format->name(), one.name);
-    expect_goldens(*subject_of.format, *subject_of.tokenizer, std::string(one.name), one.tokens);
+    const FormatUnderTest subject = format_under_test(one.name);
+    ASSERT_NE(subject.format, nullptr);
+    EXPECT_EQ(subject.format->name(), one.name);
+    expect_goldens(subject, std::string(one.name), one.tokens);
   }
 }
 
-TEST(ChatGoldens, EveryNameHasGoldens) {
-  std::vector<std::string_view> expected;
-  for (const FormatCase& one : kFormats) expected.push_back(one.name);
-  EXPECT_EQ(ChatFormat::names(), expected);
+// What is known of K2.7-Code: K2.6 with thinking on and all reasoning kept.
+TEST(ChatGoldens, KimiK27CodeRendersAsKimiK26ThatKeepsReasoning) {
+  const FormatUnderTest code = format_under_test("kimi_k27_code");
+  const FormatUnderTest k26 = format_under_test("kimi_k26");
+  for (const auto& [title, conversation] : conversations()) {
+    EXPECT_EQ(code.render(conversation), k26.render(conversation, {.thinking = true, .keep_reasoning = true})) << title;
+  }
 }
 
 // The bundled model is of Kimi K2's format, but for its default system text.
 TEST(ChatGoldens, TheBundledModelRendersAsItsOwnTemplate) {
   const std::filesystem::path folder = std::filesystem::path(TESSERA_SOURCE_DIR) / "models" / "tessera-pocket";
-  const auto tokenizer = tokenizer_with(kKimiTokens);
-  const auto format = ChatFormat::load(folder, *tokenizer);
+  FormatUnderTest subject{tokenizer_with(kKimiTokens), nullptr};
+  auto format = ChatFormat::load(folder, *subject.tokenizer);
   ASSERT_TRUE(format.has_value()) << format.error().to_string();
-  EXPECT_EQ((*format)->name(), "kimi_k2");
-  expect_goldens(**format, *tokenizer, "kimi_k2_pocket", kKimiTokens);
+  subject.format = std::move(*format);
+  EXPECT_EQ(subject.format->name(), "kimi_k2");
+  expect_goldens(subject, "kimi_k2_pocket", kKimiTokens);
+}
+
+// Text with pieces of markers and whole ones in it.
+std::string random_text(std::span<const std::string_view> tokens) {
+  std::string text;
+  for (int pieces = *rc::gen::inRange(0, 6); pieces > 0; --pieces) {
+    const std::string_view token = *rc::gen::elementOf(std::vector<std::string_view>(tokens.begin(), tokens.end()));
+    const int kind = *rc::gen::inRange(0, 4);
+    if (kind == 0) text += *rc::gen::arbitrary<std::string>();
+    if (kind == 1) text += token;
+    if (kind == 2) text += token.substr(0, static_cast<std::size_t>(*rc::gen::inRange(1, 8)));
+    if (kind == 3)
+      text += *rc::gen::element<std::string>("<", ">", "|", "\n", " ", "im_end|>", "</", "/no", "[", "think>");
+  }
+  return text;
+}
+
+// A conversation in which everything that is not the assistant's says what `next` gives.
+template <typename Next>
+Conversation talk(Next next, bool has_tools) {
+  Conversation conversation = {
+      .messages = {{.role = Role::kSystem, .content = next(), .name = "n" + next()},
+                   {.role = Role::kUser, .content = next(), .name = "n" + next()},
+                   {.role = Role::kAssistant, .content = "a"},
+                   {.role = Role::kUser, .content = next()},
+                   {.role = Role::kTool, .content = next(), .tool_call_id = next()},
+                   {.role = Role::kTool, .content = next(), .name = next(), .tool_call_id = next()},
+                   {.role = Role::kSystem, .content = next()}}};
+  if (has_tools) {
+    const json::object schema = {{"type", "object"},
+                                 {"properties", {{next(), {{"type", "string"}, {"enum", {next()}}}}}}};
+    conversation.tools.push_back(
+        {{{"type", "function"}, {"function", {{"name", next()}, {"description", next()}, {"parameters", schema}}}}});
+  }
+  return conversation;
+}
+
+std::vector<TokenId> token_segments(const std::vector<Segment>& segments) {
+  std::vector<TokenId> ids;
+  for (const Segment& segment : segments) {
+    if (segment.kind == Segment::Kind::kToken) ids.push_back(segment.token);
+  }
+  return ids;
+}
+
+// The kind "control tokens typed by a user or returned by a tool".
+RC_GTEST_PROP(ChatProperty, WhatAMessageSaysNeverBecomesAToken, ()) {
+  static const std::vector<FormatUnderTest> subjects = [] {
+    std::vector<FormatUnderTest> all;
+    for (const FormatCase& one : kFormats) all.push_back(format_under_test(one.name));
+    return all;
+  }();
+  for (std::size_t i = 0; i < subjects.size(); ++i) {
+    const bool has_tools = kFormats[i].name != "smollm2";
+    const auto expected = subjects[i].format->render(talk([] { return std::string("x"); }, has_tools), {});
+    const Conversation conversation = talk([&] { return random_text(kFormats[i].tokens); }, has_tools);
+    const auto segments = subjects[i].format->render(conversation, {});
+    RC_ASSERT(expected.has_value() && segments.has_value());
+    RC_ASSERT(token_segments(*segments) == token_segments(*expected));
+    const std::vector<TokenId> ids = subjects[i].tokenizer->encode(*segments);
+    const auto added = std::ranges::count_if(ids, [&](TokenId id) { return subjects[i].tokenizer->is_added(id); });
+    RC_ASSERT(added == std::ssize(token_segments(*expected)));
+  }
 }
 
 }  // namespace

@@ -14,6 +14,9 @@
 //
 // The models expect ids of the form functions.NAME:INDEX, where INDEX counts the calls of the conversation. Ids of that
 // form are written as they are; others are replaced, in the calls and in the results that answer them.
+//
+// kimi_k27_code is written from descriptions of its template (K2.6's with thinking on and all reasoning kept), which
+// was not at hand; so it is never chosen from a checkpoint, only by name.
 #include <fmt/format.h>
 
 #include <array>
@@ -44,6 +47,7 @@ enum class Reasoning {
   kAlways,       // K2-Thinking: opens <think> itself.
   kSwitched,     // K2.5: the generation prompt opens it.
   kPreservable,  // K2.6: the reasoning of all turns can be kept.
+  kPreserved,    // K2.7-Code: always reasons, and all of it is kept.
 };
 enum class ToolStyle { kJson, kTypescript };
 
@@ -56,14 +60,15 @@ struct Variant {
 };
 
 // K2's template leaves a newline behind its default system message.
-constexpr std::array<Variant, 4> kVariants = {{
+constexpr std::array<Variant, 5> kVariants = {{
     {"kimi_k2", Reasoning::kNone, ToolStyle::kJson, kKimiSystem, "\n"},
     {"kimi_k2_thinking", Reasoning::kAlways, ToolStyle::kJson, kKimiSystem, ""},
     {"kimi_k25", Reasoning::kSwitched, ToolStyle::kTypescript, "", ""},
     {"kimi_k26", Reasoning::kPreservable, ToolStyle::kTypescript, "", ""},
+    {"kimi_k27_code", Reasoning::kPreserved, ToolStyle::kTypescript, "", ""},
 }};
-constexpr std::array<std::string_view, 4> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
-                                                    kVariants[3].name};
+constexpr std::array<std::string_view, 5> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
+                                                    kVariants[3].name, kVariants[4].name};
 
 // functions.NAME:INDEX.
 bool is_kimi_id(std::string_view id) {
@@ -94,7 +99,7 @@ class KimiChatFormat : public ChatFormat {
       out.markup("<|im_system|>system<|im_middle|>").markup(variant_.default_system).markup("<|im_end|>");
       out.markup(variant_.after_default_system);
     }
-    const bool keep_all = options.keep_reasoning.value_or(false);
+    const bool keep_all = variant_.reasoning == Reasoning::kPreserved || options.keep_reasoning.value_or(false);
     const std::size_t history_end = keep_all ? 0 : end_of_history(messages);
     std::map<std::string_view, std::string> written_ids;  // By the client's id, where they differ.
     std::int64_t calls = 0;
@@ -134,7 +139,7 @@ class KimiChatFormat : public ChatFormat {
 
  private:
   bool opens_reasoning() const {
-    return variant_.reasoning == Reasoning::kSwitched || variant_.reasoning == Reasoning::kPreservable;
+    return variant_.reasoning != Reasoning::kNone && variant_.reasoning != Reasoning::kAlways;
   }
 
   ChatAbilities abilities() const {
@@ -148,6 +153,8 @@ class KimiChatFormat : public ChatFormat {
         return {.thinking = Thinking::kChoice};
       case Reasoning::kPreservable:
         return {.thinking = Thinking::kChoice, .keep_reasoning = KeepReasoning::kChoice};
+      case Reasoning::kPreserved:
+        return {.thinking = Thinking::kAlways, .keep_reasoning = KeepReasoning::kAlways};
     }
     return {};
   }
@@ -212,9 +219,11 @@ std::string_view recognize_kimi(const ChatCheckpoint& checkpoint) {
   const bool has_default = says(kKimiSystem) || says(kPocketSystem);
   if (says("tools_ts_str")) {
     if (has_default || !says("thinking is false")) return "";
-    return says("preserve_thinking") ? "kimi_k26" : "kimi_k25";
+    if (!says("preserve_thinking")) return "kimi_k25";
+    return says("preserve_thinking | default(false)") ? "kimi_k26" : "";
   }
-  if (!has_default || says("preserve_thinking")) return "";
+  // K2's first templates declared tools in another way, under this heading.
+  if (!has_default || says("preserve_thinking") || says("# Tools")) return "";
   return says("<think></think>") ? "kimi_k2_thinking" : "kimi_k2";
 }
 

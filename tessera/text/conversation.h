@@ -37,7 +37,8 @@ struct ChatMessage {
 };
 
 // A tool as the client declared it: {"type": "function", "function": {"name", "description", "parameters", ...}}, with
-// its fields in the client's order. "function" is an object and its "name" a string: the server has checked that.
+// its fields in the client's order. "function" is an object and its "name" a string: the server has checked that. Numbers
+// are what the server's JSON parser made of them: an integer beyond 64 bits is a double by then.
 struct Tool {
   boost::json::object declaration;
 

@@ -167,7 +167,7 @@ class FunctionWriter {
       return "parameters";
     }
     if (!ref.text.starts_with(kDefinitions)) return std::nullopt;
-    const std::string name = ref.text.substr(ref.text.rfind('/') + 1);
+    std::string name = ref.text.substr(ref.text.rfind('/') + 1);
     const auto definition = std::ranges::find(definitions_, name, &PythonValue::Member::first);
     if (definition == definitions_.end() || !definition->second.is(Kind::kDict)) return std::nullopt;
     return name;
@@ -195,6 +195,7 @@ class FunctionWriter {
       if (!fits) return std::nullopt;
     }
     std::vector<std::string> texts;
+    texts.reserve(values.items.size());
     for (const PythonValue& value : values.items) {
       texts.push_back(value.is(Kind::kString) ? '"' + value.text + '"' : python_str(value));
     }
@@ -262,7 +263,7 @@ class FunctionWriter {
     if (!further) return std::nullopt;
     std::optional<std::vector<Field>> fields = read_fields(schema, inner);
     if (!fields) return std::nullopt;
-    std::ranges::stable_sort(*fields, [](const Field& a, const Field& b) {
+    std::ranges::sort(*fields, [](const Field& a, const Field& b) {
       return std::pair(a.is_optional, std::string_view(a.name)) < std::pair(b.is_optional, std::string_view(b.name));
     });
     std::vector<std::string> lines;
