@@ -10,8 +10,8 @@ build=(
   libboost1.81-dev libboost-json1.81-dev
   # Command line, logging, metrics; prometheus-cpp's CMake file also asks for libcurl and zlib.
   libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev libcurl4-openssl-dev zlib1g-dev
-  # Unicode regular expressions, SIMD, NUMA, digests, secrets, editing a line in the terminal.
-  libpcre2-dev libhwy-dev libhwloc-dev libxxhash-dev libssl-dev libedit-dev
+  # Regular expressions, Unicode normalization, SIMD, NUMA, digests, secrets, editing a line in the terminal.
+  libpcre2-dev libutf8proc-dev libhwy-dev libhwloc-dev libxxhash-dev libssl-dev libedit-dev
   # Every room's tests are part of the build tree, so configuring needs their libraries too.
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
   # Python for tools/, in an environment of the project's own (scripts/venv.sh).

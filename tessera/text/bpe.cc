@@ -30,24 +30,25 @@ std::size_t Bpe::slot(std::uint64_t pair) const {
 }
 
 std::optional<Bpe> Bpe::create(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
-                               std::size_t& repeated) {
+                               MergeOrder order, std::size_t& repeated) {
   TESSERA_CHECK(merges.size() < std::numeric_limits<std::int32_t>::max());
   Bpe bpe;
   bpe.byte_ids_ = byte_ids;
   bpe.table_.resize(std::bit_ceil(2 * merges.size() + 2));
-  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const Merge& merge = merges[rank];
+  for (std::size_t place = 0; place < merges.size(); ++place) {
+    const Merge& merge = merges[place];
     TESSERA_CHECK(merge.left >= 0 && merge.right >= 0 && merge.result >= 0);
     const std::uint64_t pair = pair_key(merge.left, merge.right);
     std::size_t at = bpe.slot(pair);
     while (bpe.table_[at].pair != kNoPair) {
       if (bpe.table_[at].pair == pair) {
-        repeated = rank;
+        repeated = place;
         return std::nullopt;
       }
       at = (at + 1) & (bpe.table_.size() - 1);
     }
-    bpe.table_[at] = {pair, static_cast<std::int32_t>(rank), merge.result};
+    const std::int32_t rank = order == MergeOrder::kByPlace ? static_cast<std::int32_t>(place) : merge.result;
+    bpe.table_[at] = {pair, rank, merge.result};
   }
   return bpe;
 }

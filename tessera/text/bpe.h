@@ -10,12 +10,15 @@
 
 namespace tessera::text {
 
-// A merge of a vocabulary; its rank is its place in the list.
+// A merge of a vocabulary.
 struct Merge {
   std::int32_t left;
   std::int32_t right;
   std::int32_t result;
 };
+
+// What a merge's rank is: its place in the list, or its result, so that all merges to one token are equal (tiktoken).
+enum class MergeOrder { kByPlace, kByResult };
 
 // Immutable: any number of threads at once, each with its own Scratch.
 class Bpe {
@@ -26,7 +29,7 @@ class Bpe {
   // `byte_ids[b]` is the token of byte b, or -1 if the vocabulary has none: such bytes are dropped. Empty if two merges
   // have the same pair: then `repeated` is the index of the second.
   static std::optional<Bpe> create(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
-                                   std::size_t& repeated);
+                                   MergeOrder order, std::size_t& repeated);
 
   // Appends the word's tokens to `ids`.
   void encode(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const;

@@ -46,7 +46,7 @@ std::vector<std::int32_t> naive(const std::array<std::int32_t, 256>& byte_ids, c
 std::vector<std::int32_t> encode(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
                                  std::string_view word) {
   std::size_t repeated = 0;
-  const auto bpe = Bpe::create(byte_ids, merges, repeated);
+  const auto bpe = Bpe::create(byte_ids, merges, MergeOrder::kByPlace, repeated);
   EXPECT_TRUE(bpe.has_value());
   Bpe::Scratch scratch;
   std::vector<std::int32_t> ids = {-7};  // What is there already stays.
@@ -79,7 +79,8 @@ TEST(Bpe, WorksWithoutMerges) { EXPECT_EQ(encode(letters_only("ab"), {}, "ab"), 
 
 TEST(Bpe, RefusesAPairTwice) {
   std::size_t repeated = 0;
-  EXPECT_FALSE(Bpe::create(letters_only("ab"), {{0, 1, 2}, {1, 0, 3}, {0, 1, 4}}, repeated).has_value());
+  EXPECT_FALSE(
+      Bpe::create(letters_only("ab"), {{0, 1, 2}, {1, 0, 3}, {0, 1, 4}}, MergeOrder::kByPlace, repeated).has_value());
   EXPECT_EQ(repeated, 2u);
 }
 

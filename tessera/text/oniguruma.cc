@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
+#include <string>
 #include <utility>
+
+#include "tessera/text/utf8.h"
 
 namespace tessera::text {
 namespace {
@@ -12,93 +15,41 @@ namespace {
 constexpr std::size_t kPatternBytesMax = 2048;
 constexpr int kRepeatMax = 100;
 
-// The White_Space characters, as members of a class.
-constexpr std::string_view kWhiteSpace =
-    "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-
-// What Unicode 15 and 16 added to each property, as members of a class: the difference between PCRE2 10.42 (Unicode 14)
-// and Oniguruma as in tokenizers 0.23, found by asking both about every code point. No property lost a character.
-// A PCRE2 that knows them already is not disturbed.
-constexpr std::string_view kAddedLetters =
-    "\\x{1c89}-\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d65}"
-    "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}-\\x{11240}\\x{11380}-\\x{11389}\\x{1138b}"
-    "\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}"
-    "\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}\\x{1342f}\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}"
-    "\\x{16100}-\\x{1611d}\\x{16d40}-\\x{16d6c}\\x{18cff}\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}"
-    "\\x{1e030}-\\x{1e06d}\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}"
-    "\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
-constexpr std::string_view kAddedUppercaseLetters =
-    "\\x{1c89}\\x{a7cb}-\\x{a7cc}\\x{a7da}\\x{a7dc}\\x{10d50}-\\x{10d65}";
-constexpr std::string_view kAddedLowercaseLetters =
-    "\\x{1c8a}\\x{a7cd}\\x{a7db}\\x{10d70}-\\x{10d85}\\x{1df25}-\\x{1df2a}";
-constexpr std::string_view kAddedModifierLetters =
-    "\\x{10d4e}\\x{10d6f}\\x{16d40}-\\x{16d42}\\x{16d6b}-\\x{16d6c}\\x{1e030}-\\x{1e06d}\\x{1e4eb}";
-constexpr std::string_view kAddedOtherLetters =
-    "\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d4d}\\x{10d4f}\\x{10ec2}-\\x{10ec4}\\x{1123f}-\\x{11240}"
-    "\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}"
-    "\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}\\x{1342f}"
-    "\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d43}-\\x{16d6a}\\x{18cff}"
-    "\\x{1b132}\\x{1b155}\\x{1e4d0}-\\x{1e4ea}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}"
-    "\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
-constexpr std::string_view kAddedMarks =
-    "\\x{897}\\x{cf3}\\x{ece}\\x{10d69}-\\x{10d6d}\\x{10efc}-\\x{10eff}\\x{11241}\\x{113b8}-\\x{113c0}"
-    "\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}\\x{113cc}-\\x{113d0}\\x{113d2}\\x{113e1}-\\x{113e2}"
-    "\\x{11f00}-\\x{11f01}\\x{11f03}\\x{11f34}-\\x{11f3a}\\x{11f3e}-\\x{11f42}\\x{11f5a}\\x{13440}"
-    "\\x{13447}-\\x{13455}\\x{1611e}-\\x{1612f}\\x{1e08f}\\x{1e4ec}-\\x{1e4ef}\\x{1e5ee}-\\x{1e5ef}";
-constexpr std::string_view kAddedNumbers =
-    "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}"
-    "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}"
-    "\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}";
-constexpr std::string_view kAddedPunctuation =
-    "\\x{1b4e}-\\x{1b4f}\\x{1b7f}\\x{10d6e}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}"
-    "\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11f43}-\\x{11f4f}\\x{16d6d}-\\x{16d6f}\\x{1e5ff}";
-constexpr std::string_view kAddedSymbols =
-    "\\x{2427}-\\x{2429}\\x{2ffc}-\\x{2fff}\\x{31e4}-\\x{31e5}\\x{31ef}\\x{10d8e}-\\x{10d8f}"
-    "\\x{1cc00}-\\x{1ccef}\\x{1cd00}-\\x{1ceb3}\\x{1f6dc}\\x{1f774}-\\x{1f776}\\x{1f77b}-\\x{1f77f}"
-    "\\x{1f7d9}\\x{1f8b2}-\\x{1f8bb}\\x{1f8c0}-\\x{1f8c1}\\x{1fa75}-\\x{1fa77}\\x{1fa87}-\\x{1fa89}"
-    "\\x{1fa8f}\\x{1faad}-\\x{1faaf}\\x{1fabb}-\\x{1fabf}\\x{1fac6}\\x{1face}-\\x{1facf}"
-    "\\x{1fada}-\\x{1fadc}\\x{1fadf}\\x{1fae8}-\\x{1fae9}\\x{1faf7}-\\x{1faf8}\\x{1fbcb}-\\x{1fbef}";
-constexpr std::string_view kAddedHan = "\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
-// The library's Digits asks Rust instead, whose Unicode is newer.
-constexpr std::string_view kAddedNumbersOfUnicode17 = "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}";
-
-struct Property {
-  std::string_view name;
-  std::string_view members;
-  std::string_view added;
-};
-
-constexpr std::array kProperties{
-    Property{"L", "\\p{L}", kAddedLetters},
-    Property{"Lu", "\\p{Lu}", kAddedUppercaseLetters},
-    Property{"Ll", "\\p{Ll}", kAddedLowercaseLetters},
-    Property{"Lm", "\\p{Lm}", kAddedModifierLetters},
-    Property{"Lt", "\\p{Lt}", ""},
-    Property{"Lo", "\\p{Lo}", kAddedOtherLetters},
-    Property{"M", "\\p{M}", kAddedMarks},
-    Property{"N", "\\p{N}", kAddedNumbers},
-    Property{"P", "\\p{P}", kAddedPunctuation},
-    Property{"S", "\\p{S}", kAddedSymbols},
-    Property{"Han", "\\p{sc:Han}", kAddedHan},
-};
-
 constexpr std::string_view kPunctuation = R"(!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~)";
 
 bool is_punctuation(char c) { return kPunctuation.find(c) != std::string_view::npos; }
-bool is_letter_or_digit(char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
+bool is_letter(char32_t c) { return (c >= U'A' && c <= U'Z') || (c >= U'a' && c <= U'z'); }
+bool is_letter_or_digit(char c) { return (c >= '0' && c <= '9') || is_letter(static_cast<unsigned char>(c)); }
 
-// One pass over the pattern. Each function consumes what it is named for and appends its translation.
-class Translator {
+CodePointSet one(char32_t c) { return CodePointSet::range(c, c); }
+
+// An ASCII character and all that folds to the same.
+CodePointSet ignoring_case(char32_t c) {
+  CodePointSet set = one(c);
+  if (!is_letter(c)) return set;
+  set = set.unite(one(c ^ 0x20U));
+  if ((c | 0x20U) == U'k') set = set.unite(one(0x212A));  // KELVIN SIGN
+  if ((c | 0x20U) == U's') set = set.unite(one(0x17F));   // LATIN SMALL LETTER LONG S
+  return set;
+}
+
+// One pass over the pattern. Each function consumes what it is named for.
+class Parser {
  public:
-  explicit Translator(std::string_view pattern) : rest_(pattern) {}
+  explicit Parser(std::string_view pattern) : rest_(pattern) {}
 
-  base::Result<std::string> run() {
-    TESSERA_RETURN_IF_ERROR(alternatives(Depth{0}, Case::kExact));
+  base::Result<Pattern> run() {
+    TESSERA_ASSIGN_OR_RETURN(out_.choice, choice(Depth{0}, Case::kExact));
     if (!rest_.empty()) return base::failure(refusal("a ')' that closes nothing"));
+    if (out_.choice.size() > Pattern::kAlternativesMax) {
+      return base::failure(refusal(fmt::format("more than {} alternatives", Pattern::kAlternativesMax)));
+    }
+    TESSERA_RETURN_IF_ERROR(check_linear(out_));
     return std::move(out_);
   }
 
  private:
+  using Node = Pattern::Node;
   enum class Case { kExact, kIgnored };
   struct Depth {
     int value;
@@ -115,217 +66,246 @@ class Translator {
     return true;
   }
 
-  char take_char() {
-    const char c = rest_.front();
-    rest_.remove_prefix(1);
+  bool next_is_one_of(std::string_view characters) const {
+    return !rest_.empty() && characters.find(rest_.front()) != std::string_view::npos;
+  }
+
+  char32_t take_character() {
+    const std::size_t length = next_utf8_unit(rest_).length;
+    const char32_t c = utf8_code_point(rest_.substr(0, length));
+    rest_.remove_prefix(length);
     return c;
   }
 
   // Up to the end of the pattern or the ')' of the enclosing group, which is left.
-  base::Status alternatives(Depth depth, Case letters) {
+  base::Result<Pattern::Choice> choice(Depth depth, Case letters) {
+    Pattern::Choice alternatives(1);
     while (!rest_.empty() && rest_.front() != ')') {
       if (take("|")) {
-        out_ += '|';
-      } else if (rest_.front() == '(') {
-        TESSERA_RETURN_IF_ERROR(group(depth, letters));
-      } else {
-        TESSERA_RETURN_IF_ERROR(character(letters));
-        TESSERA_RETURN_IF_ERROR(quantifier());
+        alternatives.emplace_back();
+        continue;
       }
+      Node node;
+      if (rest_.front() == '(') {
+        TESSERA_RETURN_IF_ERROR(group(depth, letters, node));
+      } else {
+        TESSERA_ASSIGN_OR_RETURN(const CodePointSet set, character(letters));
+        TESSERA_ASSIGN_OR_RETURN(node.class_index, class_index(set));
+        TESSERA_RETURN_IF_ERROR(quantifier(node));
+      }
+      alternatives.back().push_back(std::move(node));
     }
-    return {};
+    return alternatives;
   }
 
-  base::Status group(Depth depth, Case letters) {
+  base::Result<std::uint8_t> class_index(const CodePointSet& set) {
+    const auto known = std::ranges::find(out_.classes, set);
+    const auto index = static_cast<std::size_t>(known - out_.classes.begin());
+    if (known == out_.classes.end()) {
+      if (index == Pattern::kClassesMax) {
+        return base::failure(refusal(fmt::format("more than {} characters and classes", Pattern::kClassesMax)));
+      }
+      out_.classes.push_back(set);
+    }
+    return static_cast<std::uint8_t>(index);
+  }
+
+  base::Status group(Depth depth, Case letters, Node& node) {
     if (depth.value == kDepthMax) return refusal(fmt::format("groups nested deeper than {}", kDepthMax));
     if (letters == Case::kIgnored) return refusal("a group inside (?i:...)");
     take("(");
-    enum class Kind { kPlain, kIgnoreCase, kLook } kind = Kind::kPlain;
+    node.kind = Pattern::Kind::kGroup;
+    Case inside = Case::kExact;
     if (take("?:")) {
-      out_ += "(?:";
+      // As an unnamed group, which captures nothing either.
     } else if (take("?i:")) {
-      out_ += "(?i:";
-      kind = Kind::kIgnoreCase;
+      inside = Case::kIgnored;
     } else if (take("?=")) {
-      out_ += "(?=";
-      kind = Kind::kLook;
+      node.kind = Pattern::Kind::kLookAhead;
     } else if (take("?!")) {
-      out_ += "(?!";
-      kind = Kind::kLook;
+      node.kind = Pattern::Kind::kNegativeLookAhead;
     } else if (rest_.starts_with("?")) {
       return refusal(fmt::format("'({}'", rest_.substr(0, 2)));
-    } else {
-      out_ += "(?:";
     }
-    const Case inside = kind == Kind::kIgnoreCase ? Case::kIgnored : Case::kExact;
-    TESSERA_RETURN_IF_ERROR(alternatives(Depth{depth.value + 1}, inside));
+    TESSERA_ASSIGN_OR_RETURN(node.choice, choice(Depth{depth.value + 1}, inside));
     if (!take(")")) return base::invalid_argument("the pattern has a '(' that is not closed");
-    out_ += ')';
-    if (!rest_.empty() && std::string_view("*+?{").find(rest_.front()) != std::string_view::npos) {
-      if (kind == Kind::kLook || !take("?")) return refusal("a quantifier other than '?' on a group");
-      out_ += '?';
-      if (rest_.starts_with("?") || rest_.starts_with("+") || rest_.starts_with("*") || rest_.starts_with("{")) {
-        return refusal("a second quantifier on a group");
-      }
+    if (next_is_one_of("*+?{")) {
+      if (node.kind != Pattern::Kind::kGroup || !take("?")) return refusal("a quantifier other than '?' on a group");
+      node.minimum = 0;
+      if (next_is_one_of("*+?{")) return refusal("a second quantifier on a group");
     }
     return {};
   }
 
   // One character, class or property, outside [...].
-  base::Status character(Case letters) {
+  base::Result<CodePointSet> character(Case letters) {
     const char c = rest_.front();
     if (c == '\\') return escape(letters);
     if (c == '[') {
-      if (letters == Case::kIgnored) return refusal("a class inside (?i:...)");
+      if (letters == Case::kIgnored) return base::failure(refusal("a class inside (?i:...)"));
       return bracket_class();
     }
-    if (std::string_view(".^$*+?{").find(c) != std::string_view::npos) {
-      return refusal(fmt::format("'{}' where a character is expected", c));
+    if (next_is_one_of(".^$*+?{")) return base::failure(refusal(fmt::format("'{}' where a character is expected", c)));
+    if (letters == Case::kExact) return one(take_character());
+    if ((c & 0x80) != 0) return base::failure(refusal("a character beyond ASCII inside (?i:...)"));
+    // Some pairs of letters fold to one character: ß and the ligatures.
+    for (const std::string_view pair : {"ss", "st", "ff", "fi", "fl"}) {
+      if (rest_.size() > 1 && (rest_[0] | 0x20) == pair[0] && (rest_[1] | 0x20) == pair[1]) {
+        return base::failure(refusal(fmt::format("'{}' inside (?i:...)", pair)));
+      }
     }
-    if (letters == Case::kIgnored && (c & 0x80) != 0) return refusal("a character beyond ASCII inside (?i:...)");
-    take_char();
-    if (is_punctuation(c)) out_ += '\\';
-    out_ += c;
-    // The rest of a character of several bytes, so that a quantifier applies to all of it.
-    while (!rest_.empty() && (rest_.front() & 0xC0) == 0x80) out_ += take_char();
-    return {};
+    return ignoring_case(take_character());
   }
 
   // After a backslash that is still there, outside [...].
-  base::Status escape(Case letters) {
+  base::Result<CodePointSet> escape(Case letters) {
     if (letters == Case::kIgnored && rest_.size() > 1 && is_letter_or_digit(rest_[1])) {
-      return refusal("an escape inside (?i:...)");
+      return base::failure(refusal("an escape inside (?i:...)"));
     }
-    if (take("\\s")) {
-      out_ += fmt::format("[{}]", kWhiteSpace);
-    } else if (take("\\S")) {
-      out_ += fmt::format("[^{}]", kWhiteSpace);
-    } else if (rest_.starts_with("\\p{")) {
-      TESSERA_ASSIGN_OR_RETURN(const std::string members, property("\\p{"));
-      out_ += fmt::format("[{}]", members);
-    } else if (rest_.starts_with("\\P{")) {
-      TESSERA_ASSIGN_OR_RETURN(const std::string members, property("\\P{"));
-      out_ += fmt::format("[^{}]", members);
-    } else {
-      return simple_escape();
+    if (take("\\s")) return CodePointSet::white_space();
+    if (take("\\S")) return CodePointSet::white_space().complement();
+    if (take("\\p{")) return property();
+    if (take("\\P{")) {
+      TESSERA_ASSIGN_OR_RETURN(const CodePointSet set, property());
+      return set.complement();
     }
-    return {};
+    TESSERA_ASSIGN_OR_RETURN(const char32_t c, simple_escape());
+    return one(c);
   }
 
   // \r, \n, \t or an escaped punctuation mark.
-  base::Status simple_escape() {
-    if (rest_.size() < 2) return base::invalid_argument("the pattern ends in a backslash");
+  base::Result<char32_t> simple_escape() {
+    if (rest_.size() < 2) return base::failure(base::invalid_argument("the pattern ends in a backslash"));
     const char c = rest_[1];
     if (c != 'r' && c != 'n' && c != 't' && !is_punctuation(c)) {
-      return refusal(static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7F
-                         ? fmt::format("'\\{}'", c)
-                         : "a backslash before an unprintable character");
+      return base::failure(refusal(static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7F
+                                       ? fmt::format("'\\{}'", c)
+                                       : "a backslash before an unprintable character"));
     }
-    out_ += rest_.substr(0, 2);
     rest_.remove_prefix(2);
-    return {};
+    if (c == 'r') return U'\r';
+    if (c == 'n') return U'\n';
+    if (c == 't') return U'\t';
+    return static_cast<char32_t>(c);
   }
 
-  base::Result<std::string> property(std::string_view opening) {
-    take(opening);
+  // After "\p{".
+  base::Result<CodePointSet> property() {
     const std::size_t end = rest_.find('}');
     if (end == std::string_view::npos) return base::failure(base::invalid_argument("the pattern has an open '\\p{'"));
     const std::string_view name = rest_.substr(0, end);
-    for (const Property& known : kProperties) {
-      if (known.name != name) continue;
-      rest_.remove_prefix(end + 1);
-      return fmt::format("{}{}", known.members, known.added);
-    }
-    return base::failure(refusal(fmt::format("the property '{}'", name)));
+    std::optional<CodePointSet> set = CodePointSet::property(name);
+    if (!set.has_value()) return base::failure(refusal(fmt::format("the property '{}'", name)));
+    rest_.remove_prefix(end + 1);
+    return *std::move(set);
   }
 
-  base::Status bracket_class() {
+  base::Result<CodePointSet> bracket_class() {
     take("[");
-    out_ += take("^") ? "[^" : "[";
-    if (rest_.starts_with("]")) return refusal("an empty class");
-    // Whether what came last can be the lower end of a range: a single character that is not an upper end itself.
-    bool can_begin_range = false;
+    const bool negated = take("^");
+    if (rest_.starts_with("]")) return base::failure(refusal("an empty class"));
+    CodePointSet set;
+    // What came last, and whether it can be the lower end of a range: a single character that is no upper end itself.
+    char32_t lower = 0;
+    bool has_lower = false;
     while (!rest_.empty() && rest_.front() != ']') {
-      if (rest_.starts_with("&&")) return refusal("'&&' in a class");
-      if (rest_.front() == '[') return refusal("'[' inside a class");
+      if (rest_.starts_with("&&")) {
+        TESSERA_ASSIGN_OR_RETURN(set, intersection(set));
+        break;
+      }
+      if (rest_.front() == '[') return base::failure(refusal("'[' inside a class"));
       if (rest_.front() == '-') {
         take("-");
         if (rest_.starts_with("]")) {
-          out_ += "\\-";
+          set = set.unite(one(U'-'));
           continue;
         }
-        if (!can_begin_range) return refusal("'-' in a class that is neither between two characters nor last");
-        out_ += '-';
-        if (rest_.starts_with("\\s") || rest_.starts_with("\\p") || rest_.starts_with("-") || rest_.starts_with("[")) {
-          return refusal("a range in a class that does not end in a character");
+        if (!has_lower) {
+          return base::failure(refusal("'-' in a class that is neither between two characters nor last"));
+        }
+        if (rest_.starts_with("\\s") || rest_.starts_with("\\p") || next_is_one_of("-[")) {
+          return base::failure(refusal("a range in a class that does not end in a character"));
         }
         if (rest_.empty()) break;
-        TESSERA_RETURN_IF_ERROR(class_character());
-        can_begin_range = false;
+        TESSERA_ASSIGN_OR_RETURN(const char32_t upper, class_character());
+        if (upper < lower) {
+          return base::failure(base::invalid_argument("the pattern has a range whose end is below its beginning"));
+        }
+        set = set.unite(CodePointSet::range(lower, upper));
+        has_lower = false;
       } else if (take("\\s")) {
-        out_ += kWhiteSpace;
-        can_begin_range = false;
-      } else if (rest_.starts_with("\\p{")) {
-        TESSERA_ASSIGN_OR_RETURN(const std::string members, property("\\p{"));
-        out_ += members;
-        can_begin_range = false;
+        set = set.unite(CodePointSet::white_space());
+        has_lower = false;
+      } else if (take("\\p{")) {
+        TESSERA_ASSIGN_OR_RETURN(const CodePointSet members, property());
+        set = set.unite(members);
+        has_lower = false;
       } else {
-        TESSERA_RETURN_IF_ERROR(class_character());
-        can_begin_range = true;
+        TESSERA_ASSIGN_OR_RETURN(lower, class_character());
+        set = set.unite(one(lower));
+        has_lower = true;
       }
     }
-    if (!take("]")) return base::invalid_argument("the pattern has a '[' that is not closed");
-    out_ += ']';
-    return {};
+    if (!take("]")) return base::failure(base::invalid_argument("the pattern has a '[' that is not closed"));
+    return negated ? set.complement() : set;
+  }
+
+  // "&&[...]", after which the class must end.
+  base::Result<CodePointSet> intersection(const CodePointSet& left) {
+    take("&&");
+    if (!rest_.starts_with("[")) return base::failure(refusal("'&&' in a class without a class after it"));
+    // One level only: what stands in the inner class after another && is not looked for.
+    if (left.edges().empty()) return base::failure(refusal("'&&' in a class without anything before it"));
+    if (++intersections_ > 1) return base::failure(refusal("'&&' in a class inside a class"));
+    TESSERA_ASSIGN_OR_RETURN(const CodePointSet right, bracket_class());
+    --intersections_;
+    if (!rest_.empty() && rest_.front() != ']') return base::failure(refusal("more in a class after '&&[...]'"));
+    return left.intersect(right);
   }
 
   // One literal inside [...].
-  base::Status class_character() {
+  base::Result<char32_t> class_character() {
     if (rest_.front() == '\\') return simple_escape();
-    const char c = take_char();
-    if (is_punctuation(c)) out_ += '\\';
-    out_ += c;
-    while (!rest_.empty() && (rest_.front() & 0xC0) == 0x80) out_ += take_char();
-    return {};
+    return take_character();
   }
 
-  base::Status quantifier() {
-    if (rest_.starts_with("{")) return counted_quantifier();
-    if (rest_.empty() || std::string_view("*+?").find(rest_.front()) == std::string_view::npos) return {};
-    out_ += take_char();
-    if (rest_.starts_with("?") || rest_.starts_with("+")) out_ += take_char();
-    if (!rest_.empty() && std::string_view("*+?{").find(rest_.front()) != std::string_view::npos) {
-      return refusal("a quantifier on a quantifier");
+  base::Status quantifier(Node& node) {
+    if (rest_.starts_with("{")) return counted_quantifier(node);
+    if (!next_is_one_of("*+?")) return {};
+    const char c = rest_.front();
+    rest_.remove_prefix(1);
+    node.minimum = c == '+' ? 1 : 0;
+    node.maximum = c == '?' ? 1 : Pattern::kUnbounded;
+    if (take("?")) {
+      node.greed = Pattern::Greed::kLazy;
+    } else if (take("+")) {
+      node.greed = Pattern::Greed::kPossessive;
     }
-    return {};
+    return next_is_one_of("*+?{") ? refusal("a quantifier on a quantifier") : base::ok_status();
   }
 
-  base::Status counted_quantifier() {
+  base::Status counted_quantifier(Node& node) {
     take("{");
-    TESSERA_ASSIGN_OR_RETURN(const int minimum, repeat_count());
-    out_ += fmt::format("{{{}", minimum);
+    TESSERA_ASSIGN_OR_RETURN(node.minimum, repeat_count());
+    node.maximum = node.minimum;
     if (take(",")) {
-      out_ += ',';
+      node.maximum = Pattern::kUnbounded;
       if (!rest_.starts_with("}")) {
-        TESSERA_ASSIGN_OR_RETURN(const int maximum, repeat_count());
-        if (maximum < minimum) return refusal("a repeat count whose end is below its beginning");
-        out_ += fmt::format("{}", maximum);
+        TESSERA_ASSIGN_OR_RETURN(node.maximum, repeat_count());
+        if (node.maximum < node.minimum) return refusal("a repeat count whose end is below its beginning");
       }
     }
     if (!take("}")) return refusal("a '{' that is not a repeat count");
-    out_ += '}';
-    // Here the two languages part: what follows would be lazy or possessive in one and a repetition in the other.
-    if (!rest_.empty() && std::string_view("*+?{").find(rest_.front()) != std::string_view::npos) {
-      return refusal("a quantifier on a repeat count");
-    }
-    return {};
+    // In Oniguruma what follows would repeat the repetition.
+    return next_is_one_of("*+?{") ? refusal("a quantifier on a repeat count") : base::ok_status();
   }
 
   base::Result<int> repeat_count() {
     int value = 0;
     std::size_t digits = 0;
     while (!rest_.empty() && rest_.front() >= '0' && rest_.front() <= '9') {
-      value = value * 10 + (take_char() - '0');
+      value = value * 10 + (rest_.front() - '0');
+      rest_.remove_prefix(1);
       ++digits;
       if (value > kRepeatMax) return base::failure(refusal(fmt::format("a repeat count above {}", kRepeatMax)));
     }
@@ -334,19 +314,19 @@ class Translator {
   }
 
   std::string_view rest_;
-  std::string out_;
+  Pattern out_;
+  int intersections_ = 0;  // That are open.
 };
 
 }  // namespace
 
-base::Result<std::string> translate_oniguruma(std::string_view pattern) {
+base::Result<Pattern> parse_oniguruma(std::string_view pattern) {
   if (pattern.size() > kPatternBytesMax) {
     return base::failure(base::out_of_range(
         fmt::format("the pattern has {} bytes, expected at most {}", pattern.size(), kPatternBytesMax)));
   }
-  return Translator(pattern).run();
+  if (!is_valid_utf8(pattern)) return base::failure(base::invalid_argument("the pattern is not valid UTF-8"));
+  return Parser(pattern).run();
 }
-
-std::string numeric_class() { return fmt::format("[\\p{{N}}{}{}]", kAddedNumbers, kAddedNumbersOfUnicode17); }
 
 }  // namespace tessera::text

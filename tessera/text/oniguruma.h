@@ -1,29 +1,25 @@
-// The patterns of tokenizer.json are Oniguruma's, as the `tokenizers` library runs them; we run PCRE2. The two agree on
-// most of the language and differ silently on the rest, so only a subset is accepted, and translated:
+// The patterns of tokenizer.json are Oniguruma's, as the `tokenizers` library runs them. Of that language this is read:
 //
-//   a literal, \r \n \t, an escaped punctuation mark     the same
-//   \s \S                 the White_Space characters by name: PCRE2 adds U+180E
-//   \p{L} N M P S Lu Ll Lt Lm Lo, \p{Han}                the property, and what Unicode 15 and 16 added to it, which
-//                         PCRE2 10.42 does not know yet; Han as the script, not its extensions. \P only outside [...]
-//   [...] [^...]          of the above and of ranges; no nesting, no &&
-//   (...) (?:...) (?=...) (?!...) |                      the same, without capturing
-//   (?i:...)              around literals and | only
+//   a literal, \r \n \t, an escaped punctuation mark
+//   \s \S                 the White_Space characters
+//   \p{L} N M P S Lu Ll Lt Lm Lo, \p{Han}   of the Unicode that the library has; Han is the script, not its extensions.
+//                         \P only outside [...]
+//   [...] [^...]          of the above and of ranges; as its last part, && and one more [...]: what is in both
+//   (...) (?:...) (?=...) (?!...) |          without capturing
+//   (?i:...)              around literals and | only; a literal also matches what folds to it (k the Kelvin sign)
 //   ? * + {m} {m,} {m,n}  on a single character or class, up to 100; also lazy and possessive ? * +; on a group only ?
 //
-// Everything else is refused by name. So a pattern takes polynomial time at worst and a stack that the pattern bounds.
+// Everything else is refused by name, and so are patterns that could take long or match nothing (pattern.h).
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "tessera/base/status.h"
+#include "tessera/text/pattern.h"
 
 namespace tessera::text {
 
-// The PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP) of an Oniguruma pattern of at most 2048 bytes of valid UTF-8.
-base::Result<std::string> translate_oniguruma(std::string_view pattern);
-
-// A character class of what Rust's char::is_numeric holds for, which the library's Digits pre-tokenizer uses.
-std::string numeric_class();
+// Of a pattern of at most 2048 bytes.
+base::Result<Pattern> parse_oniguruma(std::string_view pattern);
 
 }  // namespace tessera::text

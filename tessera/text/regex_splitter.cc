@@ -1,39 +1,238 @@
 #include "tessera/text/regex_splitter.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <string>
+#include <map>
 #include <utility>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include "tessera/base/check.h"
 #include "tessera/text/oniguruma.h"
+#include "tessera/text/pattern.h"
+#include "tessera/text/utf8.h"
 
 namespace tessera::text {
+namespace {
+
+using Sequence = Pattern::Sequence;
+using Node = Pattern::Node;
+using Bits = std::uint64_t;  // One bit a class, or one an alternative of the pattern.
+
+constexpr std::size_t kBlock = 256;  // Code points of one row of the table.
+
+bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+
+// What a character can be, by code point.
+class CharacterTable {
+ public:
+  explicit CharacterTable(const Pattern& pattern);
+
+  Bits ascii(char c) const { return ascii_[static_cast<unsigned char>(c)]; }
+  Bits of(char32_t c) const {
+    const std::size_t row = rows_[c / kBlock];
+    return row < kRowOfOneKind ? kinds_[cells_[row * kBlock + c % kBlock]] : kinds_[row - kRowOfOneKind];
+  }
+  // Of every kind of character that there is, the classes that hold it.
+  const std::vector<Bits>& kinds() const { return kinds_; }
+
+ private:
+  static constexpr std::size_t kRowOfOneKind = 1 << 20;  // Rows from here up name their one kind.
+  std::vector<Bits> kinds_;
+  std::vector<std::uint32_t> rows_;   // By code point / kBlock.
+  std::vector<std::uint16_t> cells_;  // kBlock a row: the kind.
+  std::array<Bits, 128> ascii_{};
+};
+
+CharacterTable::CharacterTable(const Pattern& pattern) : rows_(kCodePointsEnd / kBlock) {
+  // Where any class begins or ends: which bits change there.
+  std::map<char32_t, Bits> changes = {{0, 0}};
+  for (std::size_t i = 0; i < pattern.classes.size(); ++i) {
+    for (const char32_t edge : pattern.classes[i].edges()) changes[edge] ^= Bits{1} << i;
+  }
+  std::map<Bits, std::uint16_t> kind_of;
+  std::array<std::uint16_t, kBlock> row{};
+  Bits bits = 0;
+  auto next = changes.begin();
+  for (std::size_t block = 0; block < rows_.size(); ++block) {
+    const auto begin = static_cast<char32_t>(block * kBlock);
+    if (next == changes.end() || next->first >= begin + kBlock) {
+      rows_[block] = static_cast<std::uint32_t>(kRowOfOneKind + kind_of.at(bits));
+      continue;
+    }
+    bool one_kind = true;
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      const auto c = begin + static_cast<char32_t>(i);
+      if (next == changes.end() || next->first != c) {
+        row[i] = i == 0 ? kind_of.at(bits) : row[i - 1];
+        continue;
+      }
+      bits ^= next->second;
+      ++next;
+      const auto [kind, is_new] = kind_of.try_emplace(bits, static_cast<std::uint16_t>(kinds_.size()));
+      if (is_new) kinds_.push_back(bits);
+      row[i] = kind->second;
+      if (i > 0 && row[i] != row[i - 1]) one_kind = false;
+    }
+    if (one_kind) {
+      rows_[block] = static_cast<std::uint32_t>(kRowOfOneKind + row[0]);
+    } else {
+      rows_[block] = static_cast<std::uint32_t>(cells_.size() / kBlock);
+      cells_.insert(cells_.end(), row.begin(), row.end());
+    }
+  }
+  for (std::size_t c = 0; c < ascii_.size(); ++c) ascii_[c] = of(static_cast<char32_t>(c));
+}
+
+// The classes with one of which a match of it begins; every one if it can match the empty string.
+Bits first_classes(const Sequence& sequence) {
+  Bits first = 0;
+  for (const Node& node : sequence) {
+    if (node.kind == Pattern::Kind::kClass) {
+      first |= Bits{1} << node.class_index;
+    } else if (node.kind == Pattern::Kind::kGroup) {
+      for (const Sequence& inner : node.choice) first |= first_classes(inner);
+    }
+    if (!matches_empty(node)) return first;
+  }
+  return ~Bits{0};
+}
+
+// One attempt to match at one place.
+class Attempt {
+ public:
+  Attempt(const CharacterTable& table, std::string_view text) : table_(&table), end_(text.data() + text.size()) {}
+
+  // The end of the match of `sequence` at `at`, or nullptr.
+  const char* match(const Sequence& sequence, const char* at) const { return match(sequence, 0, at, nullptr); }
+
+ private:
+  // What has to match after a group.
+  struct Rest {
+    const Sequence* sequence;
+    std::size_t index;
+    const Rest* after;
+  };
+
+  // The length of the character at `at` if it is of the class, or 0.
+  std::size_t character(Bits bit, const char* at) const {
+    if (at == end_) return 0;
+    if (is_ascii(*at)) return (table_->ascii(*at) & bit) != 0 ? 1 : 0;
+    const std::size_t length = utf8_length(*at);
+    return (table_->of(utf8_code_point({at, length})) & bit) != 0 ? length : 0;
+  }
+
+  // The end of at most `count` characters of the class; `count` becomes how many there are.
+  const char* characters(Bits bit, const char* at, std::int32_t& count) const {
+    std::int32_t found = 0;
+    while (found < count) {
+      const std::size_t length = character(bit, at);
+      if (length == 0) break;
+      at += length;
+      ++found;
+    }
+    count = found;
+    return at;
+  }
+
+  const char* match(const Sequence& sequence, std::size_t index, const char* at, const Rest* after) const {
+    for (; index < sequence.size(); ++index) {
+      const Node& node = sequence[index];
+      if (node.kind == Pattern::Kind::kGroup) return group(sequence, index, at, after);
+      if (node.kind != Pattern::Kind::kClass) {
+        const bool found = std::ranges::any_of(
+            node.choice, [&](const Sequence& inner) { return match(inner, 0, at, nullptr) != nullptr; });
+        if (found == (node.kind == Pattern::Kind::kNegativeLookAhead)) return nullptr;
+        continue;
+      }
+      const Bits bit = Bits{1} << node.class_index;
+      if (node.minimum == 1 && node.maximum == 1) {
+        const std::size_t length = character(bit, at);
+        if (length == 0) return nullptr;
+        at += length;
+        continue;
+      }
+      if (node.greed == Pattern::Greed::kLazy) return lazy(sequence, index, at, after);
+      std::int32_t count = node.maximum;
+      const char* const begin = at;
+      at = characters(bit, at, count);
+      if (count < node.minimum) return nullptr;
+      // Nothing can fail after the last part, so that its longest match is taken.
+      const bool is_last = index + 1 == sequence.size() && after == nullptr;
+      if (node.greed == Pattern::Greed::kPossessive || count == node.minimum || is_last) continue;
+      return give_back(sequence, index, {begin, at}, count, after);
+    }
+    return after == nullptr ? at : match(*after->sequence, after->index, at, after->after);
+  }
+
+  // What follows a greedy repeat that took `count` characters, and has to leave some if that does not match.
+  const char* give_back(const Sequence& sequence, std::size_t index, std::string_view taken, std::int32_t count,
+                        const Rest* after) const {
+    const char* at = taken.data() + taken.size();
+    while (true) {
+      if (const char* const end = match(sequence, index + 1, at, after); end != nullptr) return end;
+      if (count == sequence[index].minimum) return nullptr;
+      --count;
+      --at;
+      while ((static_cast<unsigned char>(*at) & 0xC0) == 0x80) --at;
+    }
+  }
+
+  const char* lazy(const Sequence& sequence, std::size_t index, const char* at, const Rest* after) const {
+    const Node& node = sequence[index];
+    const Bits bit = Bits{1} << node.class_index;
+    std::int32_t count = node.minimum;
+    at = characters(bit, at, count);
+    if (count < node.minimum) return nullptr;
+    while (true) {
+      if (const char* const end = match(sequence, index + 1, at, after); end != nullptr) return end;
+      if (count == node.maximum) return nullptr;
+      const std::size_t length = character(bit, at);
+      if (length == 0) return nullptr;
+      at += length;
+      ++count;
+    }
+  }
+
+  const char* group(const Sequence& sequence, std::size_t index, const char* at, const Rest* after) const {
+    const Node& node = sequence[index];
+    const Rest rest{&sequence, index + 1, after};
+    for (const Sequence& inner : node.choice) {
+      if (const char* const end = match(inner, 0, at, &rest); end != nullptr) return end;
+    }
+    return node.minimum == 0 ? match(sequence, index + 1, at, after) : nullptr;
+  }
+
+  const CharacterTable* table_;
+  const char* end_;
+};
+
+}  // namespace
 
 struct RegexSplitter::Code {
-  explicit Code(pcre2_code* compiled) : code(compiled) {}
-  Code(const Code&) = delete;
-  Code& operator=(const Code&) = delete;
-  ~Code() { pcre2_code_free(code); }
-  pcre2_code* code;
-};
+  explicit Code(Pattern&& read) : pattern(std::move(read)), table(pattern) {
+    std::vector<Bits> first;
+    for (const Sequence& sequence : pattern.choice) first.push_back(first_classes(sequence));
+    const auto begun_by = [&first](Bits classes) {
+      Bits begun = 0;
+      for (std::size_t i = 0; i < first.size(); ++i) begun |= (first[i] & classes) != 0 ? Bits{1} << i : 0;
+      return begun;
+    };
+    for (const Bits classes : table.kinds()) begun_by_kind.emplace(classes, begun_by(classes));
+    for (std::size_t c = 0; c < 128; ++c) begun_by_ascii[c] = begun_by(table.ascii(static_cast<char>(c)));
+  }
 
-struct RegexSplitter::Scratch::Buffers {
-  // One pair of offsets: the patterns capture nothing.
-  Buffers() : match(pcre2_match_data_create(1, nullptr)) { TESSERA_CHECK(match != nullptr, "out of memory"); }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-  ~Buffers() { pcre2_match_data_free(match); }
-  pcre2_match_data* match;
-};
+  // The alternatives that a match may be of, which begins with this character.
+  Bits alternatives(const char* at) const {
+    if (is_ascii(*at)) return begun_by_ascii[static_cast<unsigned char>(*at)];
+    return begun_by_kind.at(table.of(utf8_code_point({at, utf8_length(*at)})));
+  }
 
-RegexSplitter::Scratch::Scratch() : buffers_(std::make_unique<Buffers>()) {}
-RegexSplitter::Scratch::~Scratch() = default;
+  Pattern pattern;
+  CharacterTable table;
+  std::array<Bits, 128> begun_by_ascii{};
+  std::map<Bits, Bits> begun_by_kind;
+};
 
 RegexSplitter::RegexSplitter(std::unique_ptr<Code> code) : code_(std::move(code)) {}
 RegexSplitter::RegexSplitter(RegexSplitter&&) noexcept = default;
@@ -41,49 +240,37 @@ RegexSplitter& RegexSplitter::operator=(RegexSplitter&&) noexcept = default;
 RegexSplitter::~RegexSplitter() = default;
 
 base::Result<RegexSplitter> RegexSplitter::create(std::string_view oniguruma_pattern) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string pattern, translate_oniguruma(oniguruma_pattern));
-  return compile(pattern);
+  TESSERA_ASSIGN_OR_RETURN(Pattern pattern, parse_oniguruma(oniguruma_pattern));
+  return RegexSplitter(std::make_unique<Code>(std::move(pattern)));
 }
 
-base::Result<RegexSplitter> RegexSplitter::create_digits(DigitGrouping grouping) {
-  return compile(numeric_class() + (grouping == DigitGrouping::kRuns ? "+" : ""));
+RegexSplitter RegexSplitter::create_digits(DigitGrouping grouping) {
+  Pattern pattern;
+  pattern.classes.push_back(CodePointSet::numeric());
+  Node digits;
+  if (grouping == DigitGrouping::kRuns) digits.maximum = Pattern::kUnbounded;
+  pattern.choice.push_back({digits});
+  return RegexSplitter(std::make_unique<Code>(std::move(pattern)));
 }
 
-base::Result<RegexSplitter> RegexSplitter::compile(std::string_view pcre2_pattern) {
-  int error = 0;
-  PCRE2_SIZE error_offset = 0;
-  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2_pattern.data()), pcre2_pattern.size(),
-                                       PCRE2_UTF | PCRE2_UCP, &error, &error_offset, nullptr);
-  if (compiled == nullptr) {
-    std::array<PCRE2_UCHAR, 128> text{};
-    pcre2_get_error_message(error, text.data(), text.size());
-    return base::failure(base::invalid_argument(
-        fmt::format("the pattern does not compile: {}", reinterpret_cast<const char*>(text.data()))));
+void RegexSplitter::split(std::string_view text, std::vector<std::string_view>& pieces) const {
+  const Attempt attempt(code_->table, text);
+  const char* const end = text.data() + text.size();
+  const char* unmatched = text.data();  // Up to `at` nothing matches.
+  for (const char* at = text.data(); at != end;) {
+    const char* match_end = nullptr;
+    for (Bits left = code_->alternatives(at); left != 0 && match_end == nullptr; left &= left - 1) {
+      match_end = attempt.match(code_->pattern.choice[static_cast<std::size_t>(std::countr_zero(left))], at);
+    }
+    if (match_end == nullptr) {
+      at += utf8_length(*at);
+      continue;
+    }
+    if (unmatched != at) pieces.emplace_back(unmatched, at);
+    pieces.emplace_back(at, match_end);
+    at = unmatched = match_end;
   }
-  auto code = std::make_unique<Code>(compiled);
-  std::uint32_t matches_empty = 0;
-  TESSERA_CHECK(pcre2_pattern_info(compiled, PCRE2_INFO_MATCHEMPTY, &matches_empty) == 0);
-  if (matches_empty != 0) return base::failure(base::unimplemented("the pattern can match the empty string"));
-  if (const int status = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); status != 0) {
-    return base::failure(base::unimplemented(
-        fmt::format("PCRE2's just-in-time compiler does not take the pattern (its error {})", status)));
-  }
-  return RegexSplitter(std::move(code));
-}
-
-void RegexSplitter::split(std::string_view text, Scratch& scratch, std::vector<std::string_view>& pieces) const {
-  pcre2_match_data* match = scratch.buffers_->match;
-  const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(match);
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const int matched = pcre2_jit_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                                        PCRE2_NO_UTF_CHECK, match, nullptr);
-    if (matched <= 0) break;  // No further match, or the limit: the rest is one piece either way.
-    if (offsets[0] > at) pieces.push_back(text.substr(at, offsets[0] - at));
-    pieces.push_back(text.substr(offsets[0], offsets[1] - offsets[0]));
-    at = offsets[1];
-  }
-  if (at < text.size()) pieces.push_back(text.substr(at));
+  if (unmatched != end) pieces.emplace_back(unmatched, end);
 }
 
 }  // namespace tessera::text

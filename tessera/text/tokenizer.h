@@ -1,24 +1,23 @@
-// The tokenizer of a checkpoint: Hugging Face tokenizer.json, byte-level BPE.
+// The tokenizer of a checkpoint: byte-level BPE, from Hugging Face's tokenizer.json or Kimi's tiktoken.model.
 //
 // User text never becomes a control token. encode(text) gives ordinary pieces only: "<|im_end|>" typed by a user is
 // cut up like any other text. Control tokens come from the segments of our own rendering (chat_format.h) and from
-// nowhere else.
+// nowhere else. (The `tokenizers` library finds added tokens in text; here GLM's /nothink is found in none.)
 //
 // What is read from tokenizer.json, and what is refused, with a message that names it:
 //   model            type BPE; merges as "a b" or ["a","b"]; ignore_merges. Refused: dropout, byte_fallback, prefixes
 //   and
 //                    suffixes, an unk_token while the vocabulary lacks some of the 256 bytes, merges or ids that
 //                    contradict the vocabulary.
-//   added_tokens     control tokens, special or not. Refused: lstrip, rstrip, single_word, and tokens that are not
-//                    special and do not look like <a marker> or [a marker], because those would have to be found in
-//                    user text.
+//   added_tokens     control tokens, special or not. Refused: lstrip, rstrip, single_word.
 //   pre_tokenizer    ByteLevel, or a Sequence of Digits, Split (a Regex, behavior Isolated, not inverted) and, last,
-//                    ByteLevel; no add_prefix_space. The Split patterns are Oniguruma's; regex_splitter.h says which
-//                    part of that language is accepted.
-//   normalizer       none. Refused: any other, NFC too.
+//                    ByteLevel; no add_prefix_space. The Split patterns are Oniguruma's; oniguruma.h says which part of
+//                    that language is accepted.
+//   normalizer       none, or NFC. Refused: any other.
 //   post_processor   none, ByteLevel, TemplateProcessing that puts tokens before the text, or a Sequence of these.
 //   decoder          ByteLevel.
 //   truncation, padding  none.
+// tiktoken.h says the same of tiktoken.model and the control tokens that tokenizer_config.json names for it.
 //
 // Immutable after load: every const function may be called by any number of threads at once.
 #pragma once
@@ -36,6 +35,8 @@
 #include "tessera/base/status.h"
 
 namespace tessera::text {
+
+struct Vocabulary;
 
 using TokenId = std::int32_t;
 
@@ -57,11 +58,16 @@ enum class SpecialTokens { kKeep, kSkip };
 
 class Tokenizer {
  public:
-  // Reads model_dir/tokenizer.json and, for eos_ids(), the files config.json, generation_config.json and
-  // tokenizer_config.json where they exist. Errors name the file and the field.
+  // Reads model_dir/tokenizer.json or, only where there is none, tiktoken.model with tokenizer_config.json; for
+  // eos_ids(), the files config.json, generation_config.json and tokenizer_config.json where they exist. Errors name
+  // the file and the field. (tokenizer.json goes first because it says all of what it means. Where a folder has both,
+  // they are two spellings of one tokenizer, and differ only in texts that cut_as_tiktoken() cuts.)
   static base::Result<std::unique_ptr<Tokenizer>> load(const std::filesystem::path& model_dir);
   // The same from the text of a tokenizer.json alone; eos_ids() is then empty.
   static base::Result<std::unique_ptr<Tokenizer>> parse(std::string_view tokenizer_json);
+  // The same from the texts of a tiktoken.model and its tokenizer_config.json.
+  static base::Result<std::unique_ptr<Tokenizer>> parse_tiktoken(std::string_view ranks,
+                                                                 std::string_view tokenizer_config);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -69,9 +75,12 @@ class Tokenizer {
   // User text to ordinary pieces; no token for which is_added() holds ever comes out, and no BOS is added.
   //
   // Any bytes are accepted. Each maximal run of bytes that is not well-formed UTF-8 is a word of its own, between the
-  // texts before and after it. A byte for which the vocabulary has no token is dropped, as the `tokenizers` library
-  // does (SmolLM2 lacks 21: 04, 06, 13, 14, 16, 1d and bytes that begin no assigned character); in every other case
-  // decode(encode(x)) == x for well-formed x. Time is O(n log n) in bytes, whatever the text. At most 2^31 - 1 bytes.
+  // texts before and after it. Where the tokenizer normalizes (NFC: Qwen), each of these texts is normalized first, and
+  // below x stands for what that gives: decode(encode(x)) == NFC(x). A byte for which the vocabulary has no token is
+  // dropped, as the `tokenizers` library does (SmolLM2 lacks 21: 04, 06, 13, 14, 16, 1d and bytes that begin no
+  // assigned character); in every other case decode(encode(x)) == x for well-formed x. Time is O(n log n) in bytes,
+  // whatever the text, with the patterns of the families that are served; there is no text for which it fails. At most
+  // 2^31 - 1 bytes.
   std::vector<TokenId> encode(std::string_view text) const;
   // A rendered prompt. Token segments must be in the vocabulary.
   std::vector<TokenId> encode(std::span<const Segment> segments) const;
@@ -111,6 +120,7 @@ class Tokenizer {
 
  private:
   struct State;
+  static base::Result<std::unique_ptr<Tokenizer>> create(Vocabulary vocabulary);
   explicit Tokenizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -48,7 +48,7 @@ base::Status expect_empty(const JsonObject& object, std::string_view name) {
 
 class Reader {
  public:
-  base::Result<TokenizerJson> read(const json::value& root) {
+  base::Result<Vocabulary> read(const json::value& root) {
     TESSERA_ASSIGN_OR_RETURN(const JsonObject file, JsonObject::from(root, ""));
     TESSERA_RETURN_IF_ERROR(file.check_names({"version", "truncation", "padding", "added_tokens", "normalizer",
                                               "pre_tokenizer", "post_processor", "decoder", "model"}));
@@ -58,7 +58,7 @@ class Reader {
     }
     TESSERA_RETURN_IF_ERROR(expect_null(file, "truncation"));
     TESSERA_RETURN_IF_ERROR(expect_null(file, "padding"));
-    TESSERA_RETURN_IF_ERROR(check_normalizer(file));
+    TESSERA_RETURN_IF_ERROR(read_normalizer(file));
     TESSERA_RETURN_IF_ERROR(check_decoder(file));
     TESSERA_ASSIGN_OR_RETURN(const JsonObject model, file.object("model"));
     TESSERA_RETURN_IF_ERROR(read_vocabulary(model));
@@ -68,19 +68,25 @@ class Reader {
     if (const json::value* value = file.find("post_processor"); value != nullptr) {
       TESSERA_RETURN_IF_ERROR(read_post_processor(*value, "post_processor"));
     }
+    decode_letters();
     return std::move(out_);
   }
 
  private:
-  static base::Status check_normalizer(const JsonObject& file) {
+  base::Status read_normalizer(const JsonObject& file) {
     if (file.find("normalizer") == nullptr) return {};
     TESSERA_ASSIGN_OR_RETURN(const JsonObject normalizer, file.object("normalizer"));
     TESSERA_ASSIGN_OR_RETURN(const std::string_view type, normalizer.string("type"));
+    if (type == "NFC") {
+      TESSERA_RETURN_IF_ERROR(normalizer.check_names({"type"}));
+      out_.normalization = Normalization::kNfc;
+      return {};
+    }
     if (type == "Sequence") {
       TESSERA_ASSIGN_OR_RETURN(const json::array* steps, normalizer.array("normalizers"));
       if (steps->empty()) return {};
     }
-    return unsupported("normalizer", fmt::format("'{}' is not supported, expected null", type));
+    return unsupported("normalizer", fmt::format("'{}' is not supported, expected null or NFC", type));
   }
 
   static base::Status check_decoder(const JsonObject& file) {
@@ -110,16 +116,26 @@ class Reader {
     }
     const std::int64_t id = value.get_int64();
     if (static_cast<std::size_t>(id) >= out_.tokens.size()) out_.tokens.resize(static_cast<std::size_t>(id) + 1);
-    std::optional<std::string>& token = out_.tokens[static_cast<std::size_t>(id)];
-    if (token.has_value() && *token != content) {
-      return wrong(where, fmt::format("tokens '{}' and '{}' have the same id {}", *token, content, id));
+    std::optional<Vocabulary::Token>& token = out_.tokens[static_cast<std::size_t>(id)];
+    if (token.has_value() && token->bytes != content) {
+      return wrong(where, fmt::format("tokens '{}' and '{}' have the same id {}", token->bytes, content, id));
     }
     const auto [known, inserted] = id_of_.try_emplace(std::string(content), static_cast<std::int32_t>(id));
     if (!inserted && known->second != id) {
       return wrong(where, fmt::format("token '{}' has the ids {} and {}", content, known->second, id));
     }
-    token = content;
+    token = Vocabulary::Token{std::string(content)};
     return {};
+  }
+
+  // The file spells tokens in letters of bytes; what is not made of these stands for itself, as in the library.
+  void decode_letters() {
+    for (std::optional<Vocabulary::Token>& token : out_.tokens) {
+      if (!token.has_value()) continue;
+      std::optional<std::string> bytes = bytes_of_letters(token->bytes);
+      token->spelled = bytes.has_value();
+      if (bytes.has_value()) token->bytes = *std::move(bytes);
+    }
   }
 
   base::Status read_added_tokens(const JsonObject& file) {
@@ -136,11 +152,6 @@ class Reader {
       for (const std::string_view name : {"single_word", "lstrip", "rstrip"}) {
         TESSERA_RETURN_IF_ERROR(expect_false(entry, name));
       }
-      if (!special && !looks_like_marker(content)) {
-        return unsupported(where, fmt::format("'{}' is neither special nor a <marker> or [marker]: finding it in "
-                                              "ordinary text is not supported",
-                                              content));
-      }
       const json::value* id = entry.find("id");
       if (id == nullptr) return wrong(where, "id: is missing");
       TESSERA_RETURN_IF_ERROR(add_token(content, *id, where));
@@ -151,11 +162,6 @@ class Reader {
       out_.added.push_back({token, std::string(content), special});
     }
     return {};
-  }
-
-  static bool looks_like_marker(std::string_view content) {
-    return content.size() > 2 &&
-           ((content.front() == '<' && content.back() == '>') || (content.front() == '[' && content.back() == ']'));
   }
 
   bool is_added(std::int32_t id) const {
@@ -230,7 +236,7 @@ class Reader {
     }
     if (is_added(merge.result)) {
       return unsupported(where, fmt::format("makes the added token '{}' out of ordinary text",
-                                            *out_.tokens[static_cast<std::size_t>(merge.result)]));
+                                            out_.tokens[static_cast<std::size_t>(merge.result)]->bytes));
     }
     out_.merges.push_back(merge);
     return {};
@@ -273,8 +279,8 @@ class Reader {
     if (type == "Digits") {
       TESSERA_RETURN_IF_ERROR(step.check_names({"type", "individual_digits"}));
       TESSERA_ASSIGN_OR_RETURN(const bool each, step.boolean("individual_digits", false));
-      return add_splitter(RegexSplitter::create_digits(each ? DigitGrouping::kEach : DigitGrouping::kRuns),
-                          step.where());
+      out_.splitters.push_back(RegexSplitter::create_digits(each ? DigitGrouping::kEach : DigitGrouping::kRuns));
+      return {};
     }
     if (type == "Split") {
       TESSERA_RETURN_IF_ERROR(step.check_names({"type", "pattern", "behavior", "invert"}));
@@ -341,14 +347,14 @@ class Reader {
     return text_seen ? base::ok_status() : wrong(step.where("single"), "the text does not appear in it");
   }
 
-  TokenizerJson out_;
+  Vocabulary out_;
   std::unordered_map<std::string, std::int32_t> id_of_;
   std::vector<bool> is_added_;  // By id; may be shorter than the vocabulary.
 };
 
 }  // namespace
 
-base::Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
+base::Result<Vocabulary> parse_tokenizer_json(std::string_view text) {
   TESSERA_ASSIGN_OR_RETURN(const json::value root, parse_json(text));
   return Reader().read(root);
 }

@@ -71,6 +71,19 @@ std::size_t utf8_prefix_within(std::string_view text, std::size_t bytes_max) {
   return cut;
 }
 
+void append_utf8(char32_t code_point, std::string& out) {
+  const auto tail = [code_point](int shift) { return static_cast<char>(0x80u | ((code_point >> shift) & 0x3Fu)); };
+  if (code_point < 0x80) {
+    out += static_cast<char>(code_point);
+  } else if (code_point < 0x800) {
+    out += {static_cast<char>(0xC0u | (code_point >> 6)), tail(0)};
+  } else if (code_point < 0x10000) {
+    out += {static_cast<char>(0xE0u | (code_point >> 12)), tail(6), tail(0)};
+  } else {
+    out += {static_cast<char>(0xF0u | (code_point >> 18)), tail(12), tail(6), tail(0)};
+  }
+}
+
 void Utf8Assembler::push(std::string_view bytes, std::string& out) {
   std::string joined;
   if (!pending_.empty()) {

@@ -1,0 +1,111 @@
+#include "tessera/text/nfc.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/check.h"
+#include "tessera/text/utf8.h"
+
+namespace tessera::text {
+namespace {
+
+struct Range {
+  char32_t first;
+  char32_t last;
+};
+
+// Characters that are the same in NFC, combining class 0, and compose with nothing before them: normalizing can begin
+// anew at each. Not all of these, but what most text is written in. (Quick_Check=Yes of UAX #15, contiguous stretches.)
+constexpr std::array kInert = {
+    Range{0x0, 0x2FF},       Range{0x38E, 0x3FF},   Range{0x400, 0x482},   Range{0x48A, 0x590},
+    Range{0x5D0, 0x5F4},     Range{0x620, 0x64A},   Range{0x904, 0x939},   Range{0xE01, 0xE33},
+    Range{0xE40, 0xE47},     Range{0x1E00, 0x1EFF}, Range{0x2010, 0x20CF}, Range{0x2190, 0x2328},
+    Range{0x232B, 0x2ADB},   Range{0x3001, 0x3029}, Range{0x3030, 0x3098}, Range{0x309B, 0x31FF},
+    Range{0x3400, 0x4DBF},   Range{0x4E00, 0x9FFF}, Range{0xA000, 0xA66E}, Range{0xAC00, 0xD7A3},
+    Range{0xE000, 0xF8FF},   Range{0xFE0E, 0xFE0F}, Range{0xFF00, 0xFFEF}, Range{0x1F000, 0x1FAFF},
+    Range{0x20000, 0x2F7FF},
+};
+
+bool is_inert(char32_t c) {
+  if (c <= kInert.front().last) return true;
+  const auto* const range = std::ranges::lower_bound(kInert, c, {}, &Range::last);
+  return range != kInert.end() && c >= range->first;
+}
+
+// Normalizes text without an inert character, or with one at its beginning only.
+class Normalizer {
+ public:
+  void append(std::string_view text, std::string& out) {
+    decompose(text);
+    order();
+    const utf8proc_ssize_t composed =
+        utf8proc_normalize_utf32(points_.data(), static_cast<utf8proc_ssize_t>(points_.size()),
+                                 static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    TESSERA_CHECK(composed >= 0, "utf8proc composes any code points");
+    for (utf8proc_ssize_t i = 0; i < composed; ++i) append_utf8(static_cast<char32_t>(points_[i]), out);
+  }
+
+ private:
+  static constexpr std::size_t kDecomposedMax = 8;  // The canonical decomposition of a character has at most 4.
+
+  void decompose(std::string_view text) {
+    points_.clear();
+    for (std::size_t at = 0; at < text.size(); at += utf8_length(text[at])) {
+      std::array<utf8proc_int32_t, kDecomposedMax> parts{};
+      const utf8proc_ssize_t count = utf8proc_decompose_char(
+          static_cast<utf8proc_int32_t>(utf8_code_point(text.substr(at))), parts.data(), parts.size(),
+          static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), nullptr);
+      TESSERA_CHECK(count > 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()),
+                    "utf8proc decomposes a character");
+      points_.insert(points_.end(), parts.begin(), parts.begin() + count);
+    }
+  }
+
+  // Canonical ordering: each run of marks by combining class, equal ones as they were.
+  void order() {
+    const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+    for (auto begin = points_.begin(); begin != points_.end();) {
+      if (combining_class(*begin) == 0) {
+        ++begin;
+        continue;
+      }
+      const auto end = std::find_if(begin, points_.end(), [&](utf8proc_int32_t c) { return combining_class(c) == 0; });
+      std::ranges::stable_sort(begin, end, {}, combining_class);
+      begin = end;
+    }
+  }
+
+  std::vector<utf8proc_int32_t> points_;
+};
+
+}  // namespace
+
+std::string_view to_nfc(std::string_view text, std::string& buffer) {
+  Normalizer normalizer;
+  buffer.clear();
+  std::size_t copied = 0;  // What of the text is in the buffer.
+  std::size_t last = 0;    // The character before `at`.
+  for (std::size_t at = 0; at < text.size();) {
+    if (is_inert(utf8_code_point(text.substr(at)))) {
+      last = at;
+      at += utf8_length(text[at]);
+      continue;
+    }
+    // What is not inert may change together with the inert character before it, and up to the next one.
+    std::size_t end = at;
+    while (end < text.size() && !is_inert(utf8_code_point(text.substr(end)))) end += utf8_length(text[end]);
+    buffer += text.substr(copied, last - copied);
+    normalizer.append(text.substr(last, end - last), buffer);
+    copied = last = at = end;
+  }
+  if (copied == 0) return text;
+  buffer += text.substr(copied);
+  return buffer;
+}
+
+}  // namespace tessera::text
