@@ -89,9 +89,9 @@ if [ "$label" = fuzz ]; then
 elif [ "$label" = tidy ]; then
   stage tidy cpu all -L '^tidy$'
 else
-  # Tests of the imported model and of the openai client need both; making them is quick the second time.
-  if ! scripts/model.sh smollm2 >/dev/null || ! scripts/venv.sh --tests; then
-    echo "test: the model or the Python environment of the tests could not be made" >&2
+  # Tests of the imported model, the real vocabularies and the openai client; making them is quick the second time.
+  if ! scripts/model.sh smollm2 >/dev/null || ! scripts/vocabularies.sh >/dev/null || ! scripts/venv.sh --tests; then
+    echo "test: the model, the vocabularies or the Python environment of the tests could not be made" >&2
     failed=$((failed + 1))
   fi
   timings+=("preparation: $((SECONDS - begin)) s")

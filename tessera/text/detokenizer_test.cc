@@ -30,7 +30,7 @@ TEST(IncrementalDetokenizer, StreamsWhatTheTokenizersLibraryDecodes) {
 }
 
 TEST(IncrementalDetokenizer, StreamsGoldenTexts) {
-  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl.gz")) {
     const auto ids = golden_ids(line, "ids");
     EXPECT_EQ(stream(ids, SpecialTokens::kKeep), smollm2().decode(ids, SpecialTokens::kKeep));
   }

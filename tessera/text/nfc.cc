@@ -31,11 +31,27 @@ constexpr std::array kInert = {
     Range{0x20000, 0x2F7FF},
 };
 
-bool is_inert(char32_t c) {
-  if (c <= kInert.front().last) return true;
-  const auto* const range = std::ranges::lower_bound(kInert, c, {}, &Range::last);
-  return range != kInert.end() && c >= range->first;
+// What utf8proc knows a combining class or a composition of and the library does not (see the header), found by asking
+// both about every code point.
+constexpr std::array kNewer = {
+    Range{0x7FD, 0x7FD},     Range{0x898, 0x89F},     Range{0x8CA, 0x8D3},     Range{0x9FE, 0x9FE},
+    Range{0xC3C, 0xC3C},     Range{0xD3B, 0xD3C},     Range{0xEBA, 0xEBA},     Range{0x1715, 0x1715},
+    Range{0x1ABF, 0x1ACE},   Range{0x1DF6, 0x1DFA},   Range{0xA82C, 0xA82C},   Range{0x10D24, 0x10D27},
+    Range{0x10EAB, 0x10EAC}, Range{0x10EFD, 0x10EFF}, Range{0x10F46, 0x10F50}, Range{0x10F82, 0x10F85},
+    Range{0x11070, 0x11070}, Range{0x1133B, 0x1133B}, Range{0x1145E, 0x1145E}, Range{0x11839, 0x1183A},
+    Range{0x11930, 0x11930}, Range{0x11938, 0x11938}, Range{0x1193D, 0x1193E}, Range{0x11943, 0x11943},
+    Range{0x119E0, 0x119E0}, Range{0x11A34, 0x11A34}, Range{0x11A47, 0x11A47}, Range{0x11A99, 0x11A99},
+    Range{0x11D42, 0x11D42}, Range{0x11D44, 0x11D45}, Range{0x11D97, 0x11D97}, Range{0x11F41, 0x11F42},
+    Range{0x16FF0, 0x16FF1}, Range{0x1E08F, 0x1E08F}, Range{0x1E130, 0x1E136}, Range{0x1E2AE, 0x1E2AE},
+    Range{0x1E2EC, 0x1E2EF}, Range{0x1E4EC, 0x1E4EF}};
+
+template <std::size_t kCount>
+bool holds(const std::array<Range, kCount>& ranges, char32_t c) {
+  const auto* const range = std::ranges::lower_bound(ranges, c, {}, &Range::last);
+  return range != ranges.end() && c >= range->first;
 }
+
+bool is_inert(char32_t c) { return c <= kInert.front().last || holds(kInert, c); }
 
 // Normalizes text without an inert character, or with one at its beginning only.
 class Normalizer {
@@ -85,20 +101,30 @@ class Normalizer {
 
 }  // namespace
 
+bool is_left_alone_by_nfc(char32_t c) { return holds(kNewer, c); }
+
 std::string_view to_nfc(std::string_view text, std::string& buffer) {
   Normalizer normalizer;
   buffer.clear();
   std::size_t copied = 0;  // What of the text is in the buffer.
-  std::size_t last = 0;    // The character before `at`.
+  std::size_t last = 0;    // The character before `at`, if it may change with what follows, or `at`.
+  const auto begins_anew = [text](std::size_t at) {
+    const char32_t c = utf8_code_point(text.substr(at));
+    return is_inert(c) || is_left_alone_by_nfc(c);
+  };
   for (std::size_t at = 0; at < text.size();) {
-    if (is_inert(utf8_code_point(text.substr(at)))) {
+    if (const char32_t c = utf8_code_point(text.substr(at)); is_inert(c)) {
       last = at;
       at += utf8_length(text[at]);
+      continue;
+    } else if (is_left_alone_by_nfc(c)) {
+      at += utf8_length(text[at]);
+      last = at;
       continue;
     }
     // What is not inert may change together with the inert character before it, and up to the next one.
     std::size_t end = at;
-    while (end < text.size() && !is_inert(utf8_code_point(text.substr(end)))) end += utf8_length(text[end]);
+    while (end < text.size() && !begins_anew(end)) end += utf8_length(text[end]);
     buffer += text.substr(copied, last - copied);
     normalizer.append(text.substr(last, end - last), buffer);
     copied = last = at = end;

@@ -30,7 +30,7 @@ std::vector<std::string_view> split_digits(DigitGrouping grouping, std::string_v
 
 TEST(RegexSplitter, CutsAsTheTokenizersLibrary) {
   std::map<std::string, base::Result<RegexSplitter>> splitters;
-  for (const auto& line : golden_lines("tokenizer/splits.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/splits.jsonl.gz")) {
     const std::string pattern = golden_string(line, "pattern");
     const std::string text = golden_string(line, "text");
     auto at = splitters.find(pattern);
@@ -98,6 +98,39 @@ TEST(RegexSplitter, RefusesExplodingPatterns) {
   }
   for (const std::string_view pattern : {"a*b+c*d?", "a{0,100}x", "a?b?c?d", "a*bc*"}) {
     EXPECT_TRUE(RegexSplitter::create(pattern).has_value()) << pattern;
+  }
+}
+
+// Runs of every kind of character, up to what a request's body can hold. There is no limit to fail at, and a quadratic
+// algorithm would take hours.
+TEST(RegexSplitter, CutsLongRunsOfEveryKindOfCharacter) {
+  for (const std::string_view pattern :
+       {R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+        R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+        R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+        R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+        R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
+        R"(\s+(?!\S)|\s+)"}) {
+    const auto splitter = RegexSplitter::create(pattern);
+    ASSERT_TRUE(splitter.has_value()) << splitter.error().to_string();
+    const auto expect_all = [&](std::string_view unit, std::size_t bytes) {
+      std::string text;
+      while (text.size() < bytes) text += unit;
+      text += "x";
+      std::size_t at = 0;
+      for (const std::string_view piece : split(splitter, text)) {
+        ASSERT_EQ(piece.data(), text.data() + at) << unit;
+        at += piece.size();
+      }
+      EXPECT_EQ(at, text.size()) << unit;
+    };
+    for (const std::string_view unit :
+         {"a",   "A",      "é", "ǅ",  "ʰ", "世", "〇", "한",   "7",      "½",          " ",  "\n",  "\r\n", " \n",
+          "\n ", "\u0301", "'", "'s", ".", "€",  "😀", "\x01", "\u2028", "\U0010FFFF", "Aa", "A1 ", "世a"}) {
+      expect_all(unit, 1 << 18);
+    }
+    for (const std::string_view unit : {"A", " "}) expect_all(unit, 16 << 20);
   }
 }
 

@@ -75,7 +75,7 @@ TEST(Tiktoken, MergesByTheRankOfTheResult) {
   const auto tokenizer = tokenizer_of({"bc", "bcd", "abc", "aa", "aaa", "aaaa"});
   EXPECT_THAT(tokenizer->encode("abcd"), ElementsAre('a', 257));
   EXPECT_THAT(tokenizer->encode("xabcx"), ElementsAre('x', 258, 'x'));
-  EXPECT_THAT(tokenizer->encode("aaaaa"), ElementsAre(261, 'a'));
+  EXPECT_THAT(tokenizer->encode("aaaaa"), ElementsAre(259, 260));
   EXPECT_THAT(tokenizer->encode("aaaaaaa"), ElementsAre(261, 260));
   // A word that is a token as a whole is that token, even where merging would not get there.
   EXPECT_THAT(tokenizer_of({"abcd"})->encode("abcd"), ElementsAre(256));
@@ -170,7 +170,8 @@ TEST(Tiktoken, CutsLongTextsWhereTheVendorDoes) {
   EXPECT_THAT(block_sizes(times(25'000, "\x1f") + "\u0085"), ElementsAre(25'000, 2));
 }
 
-// The bundled model has both files: two spellings of one tokenizer.
+// The bundled model has both files: two spellings of one tokenizer, of which tiktoken.model knows 224 reserved ids more
+// than the model has.
 TEST(Tiktoken, TheBundledModelsTwoFilesAgree) {
   const std::filesystem::path model = std::filesystem::path(TESSERA_SOURCE_DIR) / "models" / "tessera-pocket";
   const auto from_json = Tokenizer::load(model);
@@ -183,7 +184,8 @@ TEST(Tiktoken, TheBundledModelsTwoFilesAgree) {
   ASSERT_TRUE(from_ranks.has_value()) << from_ranks.error().to_string();
   const Tokenizer& a = **from_json;
   const Tokenizer& b = **from_ranks;
-  ASSERT_EQ(a.vocab_size(), b.vocab_size());
+  ASSERT_EQ(a.vocab_size(), 1024);
+  ASSERT_EQ(b.vocab_size(), 992 + 256);
   EXPECT_EQ(a.eos_ids(), b.eos_ids());
   for (TokenId id = 0; id < a.vocab_size(); ++id) {
     EXPECT_EQ(a.token_bytes(id), b.token_bytes(id)) << id;
@@ -192,9 +194,10 @@ TEST(Tiktoken, TheBundledModelsTwoFilesAgree) {
     const std::string spelling = a.decode(std::vector{id}, SpecialTokens::kKeep);
     EXPECT_EQ(a.encode(spelling), b.encode(spelling)) << id;
   }
-  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl.gz")) {
     const std::string text = golden_string(line, "text");
-    if (text.size() < 25'000) EXPECT_EQ(a.encode(text), b.encode(text)) << text;
+    ASSERT_LT(text.size(), 25'000u) << "a text that is cut";
+    EXPECT_EQ(a.encode(text), b.encode(text)) << text;
   }
 }
 

@@ -67,7 +67,7 @@ rc::Gen<std::string> arbitrary_text() {
 
 TEST(Tokenizer, EncodesAsTheTokenizersLibrary) {
   std::size_t differences = 0;
-  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl.gz")) {
     const std::string text = golden_string(line, "text");
     const auto ids = smollm2().encode(text);
     if (ids != golden_ids(line, "ids") && ++differences <= 20) {
@@ -87,7 +87,7 @@ TEST(Tokenizer, DecodesAsTheTokenizersLibrary) {
 }
 
 TEST(Tokenizer, DecodingGoldensGivesTheTextBack) {
-  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl.gz")) {
     const std::string text = golden_string(line, "text");
     const std::string bytes = without_missing_bytes(text);
     // Where a lead byte is missing, what remains is ill-formed and was replaced.
@@ -103,7 +103,7 @@ TEST(Tokenizer, EncodesWithWhatSmollm2DoesNotUse) {
   ASSERT_TRUE(tiny.has_value()) << tiny.error().to_string();
   EXPECT_THAT((*tiny)->prompt_prefix_ids(), ElementsAre(0));
   EXPECT_THAT((*tiny)->eos_ids(), IsEmpty());
-  for (const auto& line : golden_lines("tokenizer/tiny.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/tiny.jsonl.gz")) {
     const std::string text = golden_string(line, "text");
     std::vector<TokenId> ids = (*tiny)->encode(text);
     EXPECT_EQ(ids, golden_ids(line, "ids")) << text;
@@ -209,7 +209,7 @@ TEST(Tokenizer, NoEncodingHasFewerTokensThanTheBound) {
   // Bytes without a token are dropped, however many there are.
   EXPECT_TRUE(tokenizer.encode(std::string(10'000, '\x04')).empty());
   EXPECT_EQ(tokenizer.tokens_min(std::string(10'000, '\x04')), 0);
-  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl")) {
+  for (const auto& line : golden_lines("tokenizer/smollm2.jsonl.gz")) {
     EXPECT_LE(tokenizer.tokens_min(golden_string(line, "text")), std::ssize(golden_ids(line, "ids")));
   }
   EXPECT_TRUE(rc::check("below every encoding", [&] {

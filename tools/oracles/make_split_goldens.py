@@ -2,17 +2,15 @@
 """Write the goldens of pre-tokenizing to tests/goldens/tokenizer/: what the `tokenizers` library does with patterns.
 
 character_classes.txt: for each property that patterns may use, every code point that it holds for, asked one by one.
-splits.jsonl: the pieces that the patterns of several families cut varied strings into.
-tiny/tokenizer.json, tiny.jsonl: a byte-level BPE trained here, with what SmolLM2's file does not have: a Split pattern,
+splits.jsonl.gz: the pieces that the patterns of several families cut varied strings into.
+tiny/tokenizer.json, tiny.jsonl.gz: a byte-level BPE trained here, with what SmolLM2's file does not have: a Split pattern,
 merges spelled as arrays, ignore_merges, a BOS from the post-processor, an added token that is not special.
 """
 
 import json
-import pathlib
 import random
-import sys
 
-from make_tokenizer_goldens import CODE, OUT, SEED, SENTENCES, strings
+from make_tokenizer_goldens import CODE, OUT, SEED, SENTENCES, strings, write_lines
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -70,12 +68,6 @@ def write_classes() -> None:
     (OUT / "character_classes.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
-def write_lines(name: str, rows: list) -> None:
-    text = "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-    (OUT / name).write_text(text, encoding="utf-8", newline="\n")
-    print(f"{name}: {len(rows)} lines, {len(text.encode())} bytes", file=sys.stderr)
-
-
 def write_splits(draw: random.Random, texts: list) -> None:
     rows = []
     for pattern in PATTERNS.values():
@@ -83,7 +75,7 @@ def write_splits(draw: random.Random, texts: list) -> None:
         # A long word is one piece; what is interesting is short.
         for text in draw.sample([t for t in texts if len(t) < 100], 250):
             rows.append({"pattern": pattern, "text": text, "pieces": [p for p, _ in step.pre_tokenize_str(text)]})
-    write_lines("splits.jsonl", rows)
+    write_lines("splits.jsonl.gz", rows)
 
 
 def write_tiny(draw: random.Random, texts: list) -> None:
@@ -110,7 +102,7 @@ def write_tiny(draw: random.Random, texts: list) -> None:
     rows = [{"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids,
              "prompt_ids": tokenizer.encode(text, add_special_tokens=True).ids}
             for text in sorted(words) + draw.sample([t for t in texts if "<think>" not in t], 500)]
-    write_lines("tiny.jsonl", rows)
+    write_lines("tiny.jsonl.gz", rows)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ tests/goldens/README.md describes the files.
 """
 
 import argparse
+import gzip
 import json
 import pathlib
 import random
@@ -150,7 +151,8 @@ def conversations(draw: random.Random) -> list:
 
 def write_lines(name: str, rows: list) -> None:
     text = "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-    (OUT / name).write_text(text, encoding="utf-8", newline="\n")
+    data = text.encode()
+    (OUT / name).write_bytes(gzip.compress(data, compresslevel=9, mtime=0) if name.endswith(".gz") else data)
     print(f"{name}: {len(rows)} lines, {len(text.encode())} bytes", file=sys.stderr)
 
 
@@ -171,7 +173,7 @@ def main() -> None:
         if special != row["ids"]:
             row["special_ids"] = special
         rows.append(row)
-    write_lines("smollm2.jsonl", rows)
+    write_lines("smollm2.jsonl.gz", rows)
 
     size, decoded = matching.get_vocab_size(), []
     for _ in range(400):
