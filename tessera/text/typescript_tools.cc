@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace tessera::text {
@@ -168,9 +169,9 @@ class FunctionWriter {
     }
     if (!ref.text.starts_with(kDefinitions)) return std::nullopt;
     std::string name = ref.text.substr(ref.text.rfind('/') + 1);
-    const auto definition = std::ranges::find(definitions_, name, &PythonValue::Member::first);
-    if (definition == definitions_.end() || !definition->second.is(Kind::kDict)) return std::nullopt;
-    return name;
+    const auto definition = definition_index_.find(name);
+    if (definition == definition_index_.end()) return std::nullopt;
+    return definitions_[definition->second].second.is(Kind::kDict) ? Text(std::move(name)) : std::nullopt;
   }
 
   Text any_of_type(const PythonValue& choices, const std::string& indent) {
@@ -343,15 +344,16 @@ class FunctionWriter {
   }
 
   void define(const std::string& name, const PythonValue& schema) {
-    const auto known = std::ranges::find(definitions_, name, &PythonValue::Member::first);
-    if (known == definitions_.end()) {
+    const auto [known, is_new] = definition_index_.try_emplace(name, definitions_.size());
+    if (is_new) {
       definitions_.emplace_back(name, schema);
     } else {
-      known->second = schema;
+      definitions_[known->second].second = schema;
     }
   }
 
   std::vector<PythonValue::Member> definitions_;  // In the order in which they were met.
+  std::unordered_map<std::string, std::size_t> definition_index_;
   bool refers_to_root_ = false;
 };
 
