@@ -14,6 +14,9 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -52,6 +55,19 @@ base::Result<ServerAddress> parse_url(const std::string& url) {
 
 namespace {
 
+json::object message_of(const Turn& turn) {
+  json::object message = {{"role", turn.role}, {"content", turn.content}};
+  if (!turn.reasoning.empty()) message["reasoning_content"] = turn.reasoning;
+  if (!turn.tool_call_id.empty()) message["tool_call_id"] = turn.tool_call_id;
+  json::array calls;
+  for (const Call& call : turn.calls) {
+    calls.push_back(
+        {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  return message;
+}
+
 std::string request_body(const ChatOptions& options, const std::vector<Turn>& turns) {
   json::object body = {
       {"stream", true}, {"stream_options", {{"include_usage", true}}}, {"temperature", options.temperature}};
@@ -62,9 +78,11 @@ std::string request_body(const ChatOptions& options, const std::vector<Turn>& tu
   }
   json::array messages;
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
-  for (const Turn& turn : turns) messages.push_back({{"role", turn.role}, {"content", turn.content}});
+  for (const Turn& turn : turns) messages.push_back(message_of(turn));
   body["messages"] = std::move(messages);
   if (options.max_tokens > 0) body["max_completion_tokens"] = options.max_tokens;
+  if (options.thinking.has_value()) body["chat_template_kwargs"] = {{"enable_thinking", *options.thinking}};
+  if (!options.tools.empty()) body["tools"] = json::parse(options.tools);
   return json::serialize(body);
 }
 
@@ -85,8 +103,8 @@ base::Status error_of(std::string_view body) {
 // Takes the answer apart, event by event.
 class EventReader {
  public:
-  EventReader(const std::function<void(const std::string&)>& on_text, AnswerStats& stats)
-      : on_text_(on_text), stats_(stats), start_(std::chrono::steady_clock::now()) {}
+  EventReader(const Listener& listener, AnswerStats& stats, Turn& answer)
+      : listener_(listener), stats_(stats), answer_(answer), start_(std::chrono::steady_clock::now()) {}
 
   // Bytes of the body as they come; an error that the server sent, if one is among them.
   base::Status feed(std::string_view bytes) {
@@ -125,14 +143,56 @@ class EventReader {
     if (const json::value* reason = choice.get_object().if_contains("finish_reason"); reason && reason->is_string()) {
       stats_.finish_reason = std::string(reason->get_string());
     }
-    // Text lies in the delta of a chat's choice, and directly in a completion's.
-    const json::value* delta = choice.get_object().if_contains("delta");
-    const json::value* content = delta != nullptr && delta->is_object() ? delta->get_object().if_contains("content")
-                                                                        : choice.get_object().if_contains("text");
-    if (content == nullptr || !content->is_string() || content->get_string().empty()) return base::ok_status();
-    if (stats_.first_token_seconds == 0.0) stats_.first_token_seconds = seconds();
-    on_text_(std::string(content->get_string()));
+    // A chat's choice has a delta; a completion's has its text directly.
+    const json::object& holder = choice.get_object();
+    if (const json::value* delta = holder.if_contains("delta"); delta != nullptr && delta->is_object()) {
+      const json::object& parts = delta->get_object();
+      take_text(parts, "reasoning_content", AnswerPart::kReasoning, answer_.reasoning);
+      take_text(parts, "reasoning", AnswerPart::kReasoning, answer_.reasoning);
+      take_text(parts, "content", AnswerPart::kContent, answer_.content);
+      if (const json::value* calls = parts.if_contains("tool_calls"); calls != nullptr && calls->is_array()) {
+        for (const json::value& call : calls->get_array()) take_call(call);
+      }
+    } else {
+      take_text(holder, "text", AnswerPart::kContent, answer_.content);
+    }
     return base::ok_status();
+  }
+
+  static std::string string_in(const json::object& object, std::string_view name) {
+    const json::value* value = object.if_contains(json::string_view(name.data(), name.size()));
+    return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+  }
+
+  void note_first_token() {
+    if (stats_.first_token_seconds == 0.0) stats_.first_token_seconds = seconds();
+  }
+
+  void take_text(const json::object& object, std::string_view name, AnswerPart part, std::string& sum) {
+    const std::string text = string_in(object, name);
+    if (text.empty()) return;
+    note_first_token();
+    sum += text;
+    listener_.on_text(part, text);
+  }
+
+  // A part of a call: id and name in its first, arguments in any.
+  void take_call(const json::value& value) {
+    if (!value.is_object()) return;
+    const json::object& part = value.get_object();
+    const json::value* index = part.if_contains("index");
+    error_code error;
+    const auto at = index != nullptr && index->is_number() ? index->to_number<std::uint32_t>(error) : 0;
+    // Calls come one after another.
+    if (error || at > answer_.calls.size()) return;
+    if (at == answer_.calls.size()) answer_.calls.emplace_back();
+    note_first_token();
+    Call& call = answer_.calls[at];
+    call.id += string_in(part, "id");
+    if (const json::value* function = part.if_contains("function"); function != nullptr && function->is_object()) {
+      call.name += string_in(function->get_object(), "name");
+      call.arguments += string_in(function->get_object(), "arguments");
+    }
   }
 
   void read_usage(const json::object& usage) {
@@ -149,8 +209,9 @@ class EventReader {
     }
   }
 
-  const std::function<void(const std::string&)>& on_text_;
+  const Listener& listener_;
   AnswerStats& stats_;
+  Turn& answer_;
   const std::chrono::steady_clock::time_point start_;
   std::string pending_;
   bool done_ = false;
@@ -162,9 +223,24 @@ base::Status broken(const error_code& error) {
 
 }  // namespace
 
-base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns,
-                              const std::function<void(const std::string&)>& on_text,
-                              const std::atomic<bool>& interrupted) {
+base::Result<std::string> read_tools(const std::string& path) {
+  const auto refuse = [&](std::string_view why) {
+    return base::failure(base::invalid_argument(fmt::format("--tools '{}': {}", path, why)));
+  };
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return refuse("cannot be read");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  error_code error;
+  const json::value value = json::parse(text, error);
+  if (error) return refuse("not valid JSON: " + error.message());
+  if (!value.is_array() || value.get_array().empty()) return refuse("expected a JSON array of tools");
+  return text;
+}
+
+base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns, const Listener& listener,
+                              Turn& answer) {
+  const std::atomic<bool>& interrupted = listener.interrupted;
+  answer = {.role = "assistant", .content = {}};
   net::io_context io;
   net::ip::tcp::resolver resolver(io);
   net::ip::tcp::socket socket(io);
@@ -183,7 +259,7 @@ base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn
   request.body() = request_body(options, turns);
   request.prepare_payload();
   AnswerStats stats;
-  EventReader events(on_text, stats);
+  EventReader events(listener, stats, answer);
   http::write(socket, request, error);
   if (error) return base::failure(broken(error));
 

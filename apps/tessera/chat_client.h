@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,19 @@ struct ServerAddress {
 // From "http://HOST:PORT" (also with a trailing slash or /v1).
 base::Result<ServerAddress> parse_url(const std::string& url);
 
+// A call that the model wants made.
+struct Call {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON, if the model wrote it well.
+};
+
 struct Turn {
   std::string role;
   std::string content;
+  std::string reasoning = {};     // Of the assistant's; sent back as reasoning_content.
+  std::vector<Call> calls = {};   // Of the assistant's.
+  std::string tool_call_id = {};  // Of a tool's.
 };
 
 struct AnswerStats {
@@ -47,16 +58,28 @@ struct ChatOptions {
   std::int64_t max_tokens = 0;  // 0: as many as the context allows.
   std::string system;           // Empty: the model's default.
   AskBy ask_by = AskBy::kChat;
+  std::optional<bool> thinking;  // Empty: as the model does by default.
+  std::string tools;             // A JSON array, as the API takes it; empty: none. See read_tools().
 };
 
-// Sends the conversation (or its last turn, to be completed) and passes the answer's text to `on_text` as it comes.
-// Setting `interrupted` (from a signal handler, whose signal also ends the blocking read) closes the connection, which
-// makes the server stop.
-base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns,
-                              const std::function<void(const std::string&)>& on_text,
-                              const std::atomic<bool>& interrupted);
+// The file's text, after a look at whether it is a JSON array.
+base::Result<std::string> read_tools(const std::string& path);
 
-// One question, the answer alone on standard output, with a newline at its end.
+enum class AnswerPart : std::uint8_t { kReasoning, kContent };
+
+// Who takes an answer in. Setting `interrupted` (from a signal handler, whose signal also ends the blocking read)
+// closes the connection, which makes the server stop.
+struct Listener {
+  std::function<void(AnswerPart part, const std::string& text)> on_text;
+  const std::atomic<bool>& interrupted;
+};
+
+// Sends the conversation (or its last turn, to be completed) and passes the answer's text on as it comes. `answer` is
+// the assistant's turn as far as it came, calls included, also when this fails.
+base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn>& turns, const Listener& listener,
+                              Turn& answer);
+
+// One question, the answer alone on standard output, with a newline at its end; reasoning goes to standard error.
 base::Status ask_once(const ChatOptions& options, const std::string& prompt);
 
 // Reads questions from the terminal (or standard input) until /quit or its end.

@@ -1,6 +1,7 @@
 // The terminal side of `tessera chat`: prompts, history, interruption.
 #include <editline/readline.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,7 +10,11 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "call_view.h"
 #include "chat_client.h"
 
 namespace tessera::app {
@@ -70,79 +75,159 @@ std::optional<std::string> read_line(bool terminal, const char* prompt) {
 constexpr const char* kHelp =
     "  /clear          forget the conversation\n"
     "  /system TEXT    begin again under this system prompt\n"
+    "  /think on|off   whether the model thinks first, where it can\n"
     "  /help           this list\n"
     "  /quit           leave (also Ctrl-D)\n"
     "  Ctrl-C          stop the answer; at the prompt, leave\n";
+
+std::size_t columns(int file) {
+  winsize size{};
+  constexpr std::size_t kUsual = 80;
+  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+}
+
+// Writes an answer: its reasoning dimmed, its content as it is, calls at the end, each beginning on a line of its own.
+class AnswerPrinter {
+ public:
+  AnswerPrinter(std::ostream& reasoning, std::ostream& content, const Style& style)
+      : reasoning_(reasoning), content_(content), style_(style) {}
+
+  void print(AnswerPart part, const std::string& text) {
+    if (part == AnswerPart::kReasoning) {
+      reasoning_ << style_.dim << text << style_.off << std::flush;
+      thinking_ = true;
+      return;
+    }
+    end_reasoning();
+    content_ << text << std::flush;
+    written_ = true;
+  }
+  void finish(const std::vector<Call>& calls) {
+    end_reasoning();
+    if (written_ && !calls.empty()) content_ << '\n';
+    std::string text;
+    for (const Call& call : calls) text += call_view(call, columns(STDOUT_FILENO));
+    if (!text.empty()) text.pop_back();  // The last line's end is written below.
+    content_ << text << std::endl;
+  }
+
+ private:
+  void end_reasoning() {
+    if (std::exchange(thinking_, false)) reasoning_ << '\n' << std::flush;
+  }
+  std::ostream& reasoning_;
+  std::ostream& content_;
+  const Style& style_;
+  bool thinking_ = false;  // The last that was written is reasoning.
+  bool written_ = false;
+};
+
+// A conversation in the terminal.
+class Chat {
+ public:
+  explicit Chat(const ChatOptions& options)
+      : options_(options), terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0), style_(terminal_) {}
+
+  base::Status run(const std::string& greeting) {
+    if (terminal_) std::cout << style_.dim << greeting << "\n" << kHelp << style_.off << std::endl;
+    while (true) {
+      const std::optional<std::string> line = read_line(terminal_, "you> ");
+      if (!line.has_value() || *line == "/quit" || *line == "/exit") break;
+      if (line->empty() || obey(*line)) continue;
+      TESSERA_RETURN_IF_ERROR(take_turn({"user", *line}));
+    }
+    if (terminal_) std::cout << std::endl;
+    return base::ok_status();
+  }
+
+ private:
+  void say(std::string_view text) { std::cout << style_.dim << text << style_.off << std::endl; }
+
+  // Whether the line is a command; then it is done.
+  bool obey(const std::string& line) {
+    if (!line.starts_with("/")) return false;
+    if (line == "/help") {
+      std::cout << kHelp << std::flush;
+    } else if (line == "/clear" || line.starts_with("/system ")) {
+      if (line != "/clear") options_.system = line.substr(8);
+      turns_.clear();
+      say("(the conversation begins again)");
+    } else if (line == "/think on" || line == "/think off") {
+      options_.thinking = line == "/think on";
+      say(*options_.thinking ? "(it thinks first)" : "(it answers at once)");
+    } else {
+      std::cout << "unknown command " << line << "; /help lists them" << std::endl;
+    }
+    return true;
+  }
+
+  // Asks, and for as long as the answer calls tools asks for their results and goes on.
+  base::Status take_turn(Turn question) {
+    const std::size_t before = turns_.size();
+    turns_.push_back(std::move(question));
+    while (true) {
+      const base::Status status = ask_and_print();
+      if (!status.ok()) {
+        std::cerr << "error: " << status.message() << std::endl;
+        turns_.resize(before);
+        return terminal_ ? base::ok_status() : status;
+      }
+      const std::vector<Call> calls = turns_.back().calls;
+      for (const Call& call : calls) {
+        const std::optional<std::string> result =
+            read_line(terminal_, fmt::format("result of {}> ", call.name).c_str());
+        turns_.push_back({.role = "tool", .content = result.value_or(""), .tool_call_id = call.id});
+      }
+      if (calls.empty()) return status;
+    }
+  }
+
+  // Adds the answer to the turns. An answer that was interrupted is one too, but its calls are not to be made.
+  base::Status ask_and_print() {
+    if (terminal_) std::cout << style_.bold << "tessera> " << style_.off << std::flush;
+    const InterruptGuard guard;
+    AnswerPrinter printer(std::cout, std::cout, style_);
+    Turn answer;
+    const base::Result<AnswerStats> stats =
+        ask(options_, turns_,
+            {[&](AnswerPart part, const std::string& text) { printer.print(part, text); }, interrupted}, answer);
+    printer.finish(answer.calls);
+    if (!stats.has_value()) {
+      if (stats.error().code() != base::StatusCode::kCancelled) return stats.error();
+      answer.calls.clear();
+      say("(stopped)");
+    } else if (terminal_) {
+      const double decode_seconds = stats->seconds - stats->first_token_seconds;
+      say(fmt::format("[{} prompt tokens, {} cached; {} tokens, {:.1f}/s; first after {:.0f} ms; {}]",
+                      stats->prompt_tokens, stats->cached_tokens, stats->completion_tokens,
+                      decode_seconds > 0 ? static_cast<double>(stats->completion_tokens - 1) / decode_seconds : 0.0,
+                      stats->first_token_seconds * 1e3, stats->finish_reason));
+    }
+    turns_.push_back(std::move(answer));
+    return base::ok_status();
+  }
+
+  ChatOptions options_;
+  const bool terminal_;
+  const Style style_;
+  std::vector<Turn> turns_;
+};
 
 }  // namespace
 
 base::Status ask_once(const ChatOptions& options, const std::string& prompt) {
   const InterruptGuard guard;
-  const auto print = [](const std::string& text) { std::cout << text << std::flush; };
-  const base::Result<AnswerStats> stats = ask(options, {{"user", prompt}}, print, interrupted);
+  const Style style(isatty(STDERR_FILENO) != 0);
+  AnswerPrinter printer(std::cerr, std::cout, style);
+  Turn answer;
+  const base::Result<AnswerStats> stats =
+      ask(options, {{"user", prompt}},
+          {[&](AnswerPart part, const std::string& text) { printer.print(part, text); }, interrupted}, answer);
   if (!stats.has_value()) return stats.error();
-  std::cout << std::endl;
+  printer.finish(answer.calls);
   return std::cout ? base::ok_status() : base::unavailable("standard output cannot be written");
 }
 
-base::Status run_chat(const ChatOptions& options_in, const std::string& greeting) {
-  ChatOptions options = options_in;
-  const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-  const Style style(terminal);
-  std::vector<Turn> turns;
-  if (terminal) std::cout << style.dim << greeting << "\n" << kHelp << style.off << std::endl;
-  while (true) {
-    const std::optional<std::string> line = read_line(terminal, "you> ");
-    if (!line.has_value() || *line == "/quit" || *line == "/exit") break;
-    if (line->empty()) continue;
-    if (*line == "/help") {
-      std::cout << kHelp << std::flush;
-      continue;
-    }
-    if (*line == "/clear" || line->starts_with("/system ")) {
-      if (*line != "/clear") options.system = line->substr(8);
-      turns.clear();
-      std::cout << style.dim << "(the conversation begins again)" << style.off << std::endl;
-      continue;
-    }
-    if (line->starts_with("/")) {
-      std::cout << "unknown command " << *line << "; /help lists them" << std::endl;
-      continue;
-    }
-    turns.push_back({"user", *line});
-    std::string answer;
-    if (terminal) std::cout << style.bold << "tessera> " << style.off << std::flush;
-    const InterruptGuard guard;
-    const base::Result<AnswerStats> stats = ask(
-        options, turns,
-        [&](const std::string& text) {
-          answer += text;
-          std::cout << text << std::flush;
-        },
-        interrupted);
-    std::cout << std::endl;
-    if (!stats.has_value()) {
-      if (stats.error().code() != base::StatusCode::kCancelled) {
-        std::cerr << "error: " << stats.error().message() << std::endl;
-        turns.pop_back();
-        if (!terminal) return stats.error();
-        continue;
-      }
-      std::cout << style.dim << "(stopped)" << style.off << std::endl;
-    } else if (terminal) {
-      const double decode_seconds = stats->seconds - stats->first_token_seconds;
-      std::cout << style.dim
-                << fmt::format(
-                       "[{} prompt tokens, {} cached; {} tokens, {:.1f}/s; first after {:.0f} ms; {}]",
-                       stats->prompt_tokens, stats->cached_tokens, stats->completion_tokens,
-                       decode_seconds > 0 ? static_cast<double>(stats->completion_tokens - 1) / decode_seconds : 0.0,
-                       stats->first_token_seconds * 1e3, stats->finish_reason)
-                << style.off << std::endl;
-    }
-    turns.push_back({"assistant", answer});
-  }
-  if (terminal) std::cout << std::endl;
-  return base::ok_status();
-}
+base::Status run_chat(const ChatOptions& options, const std::string& greeting) { return Chat(options).run(greeting); }
 
 }  // namespace tessera::app

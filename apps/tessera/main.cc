@@ -5,6 +5,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,9 +15,16 @@
 #include "serve.h"
 #include "tessera/base/limits.h"
 #include "tessera/base/logging.h"
+#include "tessera/text/chat_format.h"
 
 namespace tessera::app {
 namespace {
+
+std::string chat_format_names() {
+  std::string names;
+  for (const std::string_view name : text::ChatFormat::names()) names += ", " + std::string(name);
+  return names;
+}
 
 void add_serve(CLI::App& app, ServeOptions& options) {
   CLI::App& serve = *app.add_subcommand("serve", "Serve a model over an OpenAI-compatible HTTP API.");
@@ -127,6 +135,29 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->capture_default_str()
       ->group(backend);
 
+  const std::string chat = "Chat";
+  serve
+      .add_option("--chat-format", options.chat_format,
+                  "How conversations are written: auto (what the checkpoint says)" + chat_format_names() + ".")
+      ->capture_default_str()
+      ->group(chat);
+  serve
+      .add_option("--reasoning-parser", options.reasoning_parser,
+                  "What takes reasoning out of answers: auto (what the chat format says), none, or a name.")
+      ->capture_default_str()
+      ->group(chat);
+  serve
+      .add_option("--tool-call-parser", options.tool_call_parser,
+                  "What takes tool calls out of answers: auto (what the chat format says), none, or a name.")
+      ->capture_default_str()
+      ->group(chat);
+  serve
+      .add_option("--reasoning-field", options.reasoning_field,
+                  "The field of answers that holds reasoning: reasoning_content, or reasoning as newer vLLMs have it.")
+      ->check(CLI::IsMember({"reasoning_content", "reasoning"}))
+      ->capture_default_str()
+      ->group(chat);
+
   const std::string terminal = "Terminal";
   serve.add_flag("--chat", options.chat, "Also open a chat in this terminal; leaving it ends the server.")
       ->group(terminal);
@@ -144,6 +175,8 @@ void add_serve(CLI::App& app, ServeOptions& options) {
 struct ChatCommand {
   std::string url = "http://127.0.0.1:30000";
   std::optional<std::string> once;
+  bool completion = false;
+  std::string tools;  // A file.
   ChatOptions options;
 };
 
@@ -157,6 +190,11 @@ void add_chat(CLI::App& app, ChatCommand& command) {
   chat.add_option("--max-tokens", command.options.max_tokens, "Tokens of an answer at most.")
       ->check(CLI::PositiveNumber);
   chat.add_option("--system", command.options.system, "System prompt; the model's own by default.");
+  chat.add_flag("--completion", command.completion, "Complete each prompt as it is: for models without a chat format.");
+  chat.add_option(
+      "--tools", command.tools,
+      "A JSON file with tools that the model may call, as the API takes them. Calls are shown, and what you "
+      "type next is their result.");
   chat.add_option("--once", command.once, "Ask this one question, print the answer, and end.");
 }
 
@@ -243,6 +281,10 @@ base::Status run_chat_command(ChatCommand& command) {
   TESSERA_ASSIGN_OR_RETURN(const ServerAddress address, parse_url(command.url));
   command.options.server.host = address.host;
   command.options.server.port = address.port;
+  if (command.completion) command.options.ask_by = AskBy::kCompletion;
+  if (!command.tools.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(command.options.tools, read_tools(command.tools));
+  }
   if (command.once.has_value()) return ask_once(command.options, *command.once);
   return run_chat(command.options, "Connected to " + command.url + ".");
 }

@@ -106,6 +106,13 @@ base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, co
   return config;
 }
 
+base::Result<server::ParserChoice> parser_choice(const ServeOptions& options) {
+  server::ParserChoice choice;
+  TESSERA_ASSIGN_OR_RETURN(choice.reasoning, server::reasoning_parser_named(options.reasoning_parser));
+  TESSERA_ASSIGN_OR_RETURN(choice.tool_calls, server::tool_call_parser_named(options.tool_call_parser));
+  return choice;
+}
+
 // How long the ends of answers that a drain cut off may take to write.
 constexpr std::chrono::seconds kFarewell{5};
 
@@ -138,6 +145,7 @@ class Serving {
   static base::Result<std::unique_ptr<Serving>> start(const ServeOptions& options) {
     auto serving = std::unique_ptr<Serving>(new Serving());
     TESSERA_RETURN_IF_ERROR(check_kv_formats(options));
+    TESSERA_ASSIGN_OR_RETURN(serving->parsers_, parser_choice(options));
     // Before the weights are loaded, which the plans count.
     TESSERA_ASSIGN_OR_RETURN(serving->memory_, base::read_machine_memory());
     TESSERA_RETURN_IF_ERROR(serving->load(options));
@@ -178,7 +186,7 @@ class Serving {
     const std::filesystem::path dir(options.model);
     TESSERA_ASSIGN_OR_RETURN(backend_, make_backend(options));
     base::log().info("backend {}", backend_->name());
-    TESSERA_ASSIGN_OR_RETURN(TextFiles text_files, load_text_files(dir));
+    TESSERA_ASSIGN_OR_RETURN(TextFiles text_files, load_text_files(dir, options.chat_format));
     tokenizer_ = std::move(text_files.tokenizer);
     chat_format_ = std::move(text_files.chat_format);
     if (chat_format_ == nullptr) base::log().warn("no chat: {}", text_files.no_chat);
@@ -234,6 +242,8 @@ class Serving {
     }
     service_options.version = options.version;
     service_options.vocab_size = model_->config().vocab_size;
+    service_options.parsers = parsers_;
+    if (options.reasoning_field == "reasoning") service_options.reasoning_field = server::ReasoningField::kReasoning;
     service_ = std::make_unique<server::Service>(std::move(service_options), *tokenizer_, chat_format_.get(), *router_,
                                                  clock_);
     for (const auto& engine : engines_) engine->start();
@@ -252,6 +262,7 @@ class Serving {
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::unique_ptr<const text::ChatFormat> chat_format_;
+  server::ParserChoice parsers_;
   std::unique_ptr<models::Model> model_;
   kv_transfer::LoopbackTransport transport_;
   request::EngineEventQueue events_;

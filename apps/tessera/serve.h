@@ -40,6 +40,11 @@ struct ServeOptions {
   std::int64_t max_queued_requests = 1024;
   std::int64_t drain_seconds = 30;
 
+  std::string chat_format = "auto";
+  std::string reasoning_parser = "auto";
+  std::string tool_call_parser = "auto";
+  std::string reasoning_field = "reasoning_content";  // or reasoning
+
   std::string log_level = "info";
   bool chat = false;
   double temperature = 0.2;  // Of that chat.

@@ -6,9 +6,15 @@
 
 namespace tessera::app {
 
-base::Result<TextFiles> load_text_files(const std::filesystem::path& dir) {
+base::Result<TextFiles> load_text_files(const std::filesystem::path& dir, std::string_view chat_format) {
   TextFiles files;
   TESSERA_ASSIGN_OR_RETURN(files.tokenizer, text::Tokenizer::load(dir));
+  if (chat_format != "auto") {
+    auto named = text::ChatFormat::by_name(chat_format, *files.tokenizer);
+    if (!named.has_value()) return base::failure(named.error().with_context("--chat-format"));
+    files.chat_format = std::move(*named);
+    return files;
+  }
   auto format = text::ChatFormat::load(dir, *files.tokenizer);
   if (format.has_value()) {
     files.chat_format = std::move(*format);

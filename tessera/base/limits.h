@@ -42,5 +42,9 @@ inline constexpr std::int64_t kStopStringBytesMax = 256;
 inline constexpr std::int64_t kTopLogprobsMax = 20;
 inline constexpr std::int64_t kLogitBiasesMax = 1024;
 inline constexpr std::int64_t kMessagesMax = 4096;
+inline constexpr std::int64_t kToolsMax = 1024;
+inline constexpr std::int64_t kToolCallsMax = 1024;  // Of one message.
+inline constexpr std::int64_t kToolNameBytesMax = 256;
+inline constexpr std::int64_t kToolCallIdBytesMax = 512;
 
 }  // namespace tessera::base::limits

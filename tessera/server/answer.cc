@@ -4,13 +4,17 @@ namespace tessera::server {
 
 namespace {
 
-void write_finish_reason(JsonWriter& json, const std::optional<request::FinishReason>& reason) {
+void write_finish_reason(JsonWriter& json, std::string_view reason) {
   json.key("finish_reason");
-  if (reason.has_value()) {
-    json.string(request::finish_reason_name(*reason));
-  } else {
+  if (reason.empty()) {
     json.null();
+  } else {
+    json.string(reason);
   }
+}
+
+std::string_view reasoning_key(ReasoningField field) {
+  return field == ReasoningField::kReasoning ? "reasoning" : "reasoning_content";
 }
 
 }  // namespace
@@ -81,24 +85,39 @@ std::string AnswerWriter::role_chunk(std::size_t choice) const {
   json.key("choices").begin_array().begin_object().key("index").integer(static_cast<std::int64_t>(choice));
   json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
   json.key("logprobs").null();
-  write_finish_reason(json, std::nullopt);
+  write_finish_reason(json, {});
   json.end_object().end_array().end_object();
   return json.take();
 }
 
-std::string AnswerWriter::chunk(std::size_t choice, const TextDelta& delta,
-                                std::optional<request::FinishReason> finish_reason,
+void AnswerWriter::write_delta(JsonWriter& json, const text::OutputDelta& delta) const {
+  json.begin_object();
+  if (!delta.reasoning.empty()) json.key(reasoning_key(generation_.reasoning_field)).string(delta.reasoning);
+  if (!delta.content.empty()) json.key("content").string(delta.content);
+  if (!delta.tool_calls.empty()) {
+    json.key("tool_calls").begin_array();
+    for (const text::ToolCallDelta& call : delta.tool_calls) {
+      json.begin_object().key("index").integer(call.index);
+      if (!call.id.empty()) json.key("id").string(call.id).key("type").string("function");
+      json.key("function").begin_object();
+      if (!call.id.empty()) json.key("name").string(call.name);
+      json.key("arguments").string(call.arguments).end_object().end_object();
+    }
+    json.end_array();
+  }
+  json.end_object();
+}
+
+std::string AnswerWriter::chunk(std::size_t choice, const ChoiceDelta& delta, std::string_view finish_reason,
                                 const std::optional<Usage>& usage) const {
   JsonWriter json;
   const bool chat = generation_.kind == GenerationKind::kChat;
   begin(json, chat ? "chat.completion.chunk" : "text_completion");
   json.key("choices").begin_array().begin_object().key("index").integer(static_cast<std::int64_t>(choice));
   if (chat) {
-    json.key("delta").begin_object();
-    if (!delta.text.empty()) json.key("content").string(delta.text);
-    json.end_object();
+    write_delta(json.key("delta"), delta.output);
   } else {
-    json.key("text").string(delta.text);
+    json.key("text").string(delta.output.content);
   }
   if (delta.logprobs.empty()) {
     json.key("logprobs").null();
@@ -121,6 +140,25 @@ std::string AnswerWriter::usage_chunk(const Usage& usage) const {
   return json.take();
 }
 
+void AnswerWriter::write_message(JsonWriter& json, const AnswerChoice& choice) const {
+  json.begin_object().key("role").string("assistant").key("content");
+  if (choice.content.empty() && !choice.tool_calls.empty()) {
+    json.null();
+  } else {
+    json.string(choice.content);
+  }
+  if (!choice.reasoning.empty()) json.key(reasoning_key(generation_.reasoning_field)).string(choice.reasoning);
+  if (!choice.tool_calls.empty()) {
+    json.key("tool_calls").begin_array();
+    for (const text::ToolCall& call : choice.tool_calls) {
+      json.begin_object().key("id").string(call.id).key("type").string("function").key("function").begin_object();
+      json.key("name").string(call.name).key("arguments").string(call.arguments).end_object().end_object();
+    }
+    json.end_array();
+  }
+  json.end_object();
+}
+
 std::string AnswerWriter::whole(const std::vector<AnswerChoice>& choices, const Usage& usage) const {
   JsonWriter json;
   const bool chat = generation_.kind == GenerationKind::kChat;
@@ -129,10 +167,9 @@ std::string AnswerWriter::whole(const std::vector<AnswerChoice>& choices, const 
   for (std::size_t i = 0; i < choices.size(); ++i) {
     json.begin_object().key("index").integer(static_cast<std::int64_t>(i));
     if (chat) {
-      json.key("message").begin_object().key("role").string("assistant");
-      json.key("content").string(choices[i].text).end_object();
+      write_message(json.key("message"), choices[i]);
     } else {
-      json.key("text").string(choices[i].text);
+      json.key("text").string(choices[i].content);
     }
     write_logprobs(json, choices[i].logprobs);
     write_finish_reason(json, choices[i].finish_reason);

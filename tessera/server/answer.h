@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/request/messages.h"
 #include "tessera/server/choice_text.h"
 #include "tessera/server/json_writer.h"
 #include "tessera/server/service.h"
+#include "tessera/text/conversation.h"
 
 namespace tessera::server {
 
@@ -22,9 +22,11 @@ struct Usage {
 
 // A choice of an answer that is not streamed.
 struct AnswerChoice {
-  std::string text;
+  std::string reasoning;
+  std::string content;
+  std::vector<text::ToolCall> tool_calls;  // Each with an id.
   std::vector<LogprobEntry> logprobs;
-  request::FinishReason finish_reason = request::FinishReason::kStop;
+  std::string_view finish_reason;
 };
 
 class AnswerWriter {
@@ -34,8 +36,9 @@ class AnswerWriter {
 
   // The first chunk of a chat choice: the role, no content.
   std::string role_chunk(std::size_t choice) const;
-  // A delta; finish_reason on the choice's last one. `usage` where continuous usage was asked for.
-  std::string chunk(std::size_t choice, const TextDelta& delta, std::optional<request::FinishReason> finish_reason,
+  // A delta; finish_reason on the choice's last one, empty before. The first delta of a call, and no other, has an id.
+  // `usage` where continuous usage was asked for.
+  std::string chunk(std::size_t choice, const ChoiceDelta& delta, std::string_view finish_reason,
                     const std::optional<Usage>& usage) const;
   // The chunk with empty choices that include_usage asks for.
   std::string usage_chunk(const Usage& usage) const;
@@ -44,6 +47,8 @@ class AnswerWriter {
  private:
   void begin(JsonWriter& json, std::string_view object) const;
   void write_logprobs(JsonWriter& json, const std::vector<LogprobEntry>& entries) const;
+  void write_delta(JsonWriter& json, const text::OutputDelta& delta) const;
+  void write_message(JsonWriter& json, const AnswerChoice& choice) const;
   void write_usage(JsonWriter& json, const Usage& usage) const;
   std::string token_text(std::int32_t token) const;
 

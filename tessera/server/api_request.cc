@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tessera/base/limits.h"
+#include "tessera/server/chat_fields.h"
 #include "tessera/server/json_fields.h"
 
 namespace tessera::server {
@@ -111,57 +112,6 @@ void read_options(JsonFields& fields, GenerationOptions& options) {
   fields.refuse_unless("logit_bias", json::object());
 }
 
-// A message's content: a string, or parts of which only text is known here.
-std::optional<std::string> read_content(JsonFields& fields) {
-  const json::value* content = fields.value("content");
-  if (content == nullptr) return std::string();
-  if (content->is_string()) return std::string(content->get_string().data(), content->get_string().size());
-  if (!content->is_array()) {
-    fields.fail("content", "expected a string or an array of parts");
-    return std::nullopt;
-  }
-  std::string text;
-  for (const json::value& part : content->get_array()) {
-    const json::value* type = part.is_object() ? part.get_object().if_contains("type") : nullptr;
-    const json::value* part_text = part.is_object() ? part.get_object().if_contains("text") : nullptr;
-    if (type == nullptr || *type != json::value("text") || part_text == nullptr || !part_text->is_string()) {
-      fields.fail("content", R"(only parts {"type":"text","text":"..."} are supported)");
-      return std::nullopt;
-    }
-    text.append(part_text->get_string().data(), part_text->get_string().size());
-  }
-  return text;
-}
-
-void read_messages(JsonFields& fields, std::vector<text::ChatMessage>& messages) {
-  const json::array* array = fields.array("messages", static_cast<std::size_t>(limits::kMessagesMax));
-  if (array == nullptr) return;
-  if (array->empty()) return fields.fail("messages", "at least one message is needed");
-  for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
-    const std::string path = fmt::format("messages[{}]", i);
-    if (!(*array)[i].is_object()) return fields.fail(path, "expected an object");
-    JsonFields inner((*array)[i].get_object(), path);
-    text::ChatMessage message;
-    inner.require("role");
-    const std::string role_text = inner.string("role", kNameBytesMax).value_or("");
-    if (inner.ok()) {
-      base::Result<text::Role> role = text::parse_role(role_text);
-      if (role.has_value()) {
-        message.role = *role;
-      } else {
-        inner.fail("role", role.error().message());
-      }
-    }
-    message.content = read_content(inner).value_or("");
-    message.name = inner.string("name", kNameBytesMax).value_or("");
-    // What our own answers carry, sent back by clients that return messages as they got them.
-    inner.refuse_unless("tool_calls", json::array());
-    inner.accept_ignored({"refusal", "annotations", "audio", "function_call", "reasoning_content", "reasoning"});
-    fields.adopt(inner);
-    messages.push_back(std::move(message));
-  }
-}
-
 // One prompt, or several: "a", ["a", "b"], [1, 2], [[1, 2], [3]].
 void read_prompts(JsonFields& fields, std::vector<Prompt>& prompts) {
   fields.require("prompt");
@@ -204,7 +154,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body) {
   ChatRequest request;
   read_options(fields, request.options);
   fields.require("messages");
-  read_messages(fields, request.conversation.messages);
+  read_conversation(fields, request.conversation, request.render);
   const auto old_max = fields.integer("max_tokens", 1, limits::kContextMax);
   const auto new_max = fields.integer("max_completion_tokens", 1, limits::kContextMax);
   if (const auto max = new_max.has_value() ? new_max : old_max) {
@@ -216,11 +166,8 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body) {
   if (request.options.top_logprobs > 0 && !request.options.logprobs) {
     fields.fail("top_logprobs", "needs logprobs to be true");
   }
-  fields.refuse_unless("tools", json::array());
-  fields.refuse_unless("tool_choice", "none");
   fields.refuse_unless("response_format", json::object{{"type", "text"}});
-  fields.refuse_unless("chat_template_kwargs", json::object());
-  fields.accept_ignored({"parallel_tool_calls", "modalities", "reasoning_effort"});
+  fields.refuse_unless("modalities", json::array{"text"});
   const base::Status status = fields.finish();
   if (!status.ok()) return failed(fields, status);
   return request;
@@ -263,16 +210,23 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body) {
     request.render.generation_prompt = text::GenerationPrompt::kOmit;
   }
   text::Conversation conversation;
-  read_messages(fields, conversation.messages);
+  read_conversation(fields, conversation, request.render);
   const auto prompt = fields.string("prompt", static_cast<std::size_t>(limits::kBodyBytesMax));
   if (prompt.has_value() == !conversation.messages.empty()) {
     fields.fail("prompt", "either prompt or messages is needed");
   } else if (prompt.has_value()) {
+    if (!conversation.tools.empty()) fields.fail("tools", "a prompt is not rendered; they go with messages");
     request.input = *prompt;
   } else {
     request.input = std::move(conversation);
   }
-  fields.accept_ignored({"add_special_tokens", "return_token_strs"});
+  // A rendering has the control tokens that it has.
+  const std::optional<bool> special = fields.boolean("add_special_tokens");
+  if (!prompt.has_value() && special.value_or(false)) {
+    fields.fail("add_special_tokens", "messages are rendered with the model's own control tokens; leave it out");
+  }
+  if (!special.value_or(true)) request.prompt_prefix = PromptPrefix::kOmit;
+  if (fields.boolean("return_token_strs").value_or(false)) request.token_strings = TokenStrings::kReturn;
   const base::Status status = fields.finish();
   if (!status.ok()) return failed(fields, status);
   return request;

@@ -45,7 +45,7 @@ struct GenerationOptions {
 
 struct ChatRequest {
   GenerationOptions options;
-  text::Conversation conversation;
+  text::Conversation conversation;  // Without tools where the request says that none may be called.
   text::RenderOptions render;
 };
 
@@ -55,10 +55,16 @@ struct CompletionRequest {
   bool echo = false;
 };
 
+// What /v1/completions puts before a text: BOS, for some models.
+enum class PromptPrefix : std::uint8_t { kAdd, kOmit };
+enum class TokenStrings : std::uint8_t { kOmit, kReturn };
+
 struct TokenizeRequest {
   std::string model;
   std::variant<std::string, text::Conversation> input;
-  text::RenderOptions render;  // Of a conversation.
+  text::RenderOptions render;                       // Of a conversation.
+  PromptPrefix prompt_prefix = PromptPrefix::kAdd;  // Of a text.
+  TokenStrings token_strings = TokenStrings::kOmit;
 };
 
 struct DetokenizeRequest {

@@ -35,7 +35,7 @@ TEST(ChatRequest, ReadsEveryField) {
   ASSERT_EQ(request->conversation.messages.size(), 3u);
   EXPECT_EQ(request->conversation.messages[0].role, text::Role::kSystem);
   EXPECT_EQ(request->conversation.messages[1].content, "ab");
-  EXPECT_EQ(request->conversation.messages[2].content, "");
+  EXPECT_EQ(request->conversation.messages[2].content, std::nullopt);
   EXPECT_EQ(o.model, "m");
   EXPECT_FLOAT_EQ(o.temperature, 0.5f);
   EXPECT_FLOAT_EQ(o.top_p, 0.25f);
@@ -84,11 +84,128 @@ TEST(ChatRequest, RefusesAndNamesTheField) {
             "'presence_penalty': not supported by this server; leave it out or send 0");
 }
 
+constexpr const char* kTool =
+    R"({"type":"function","function":{"name":"get_weather","description":"d","strict":true,"parameters":{"type":"object"}}})";
+
+TEST(ChatRequest, ReadsToolsAndTheirHistory) {
+  const auto request = parse_chat_request(std::string(R"({"messages":[
+      {"role":"user","content":"hi"},
+      {"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[
+        {"id":"a","type":"function","function":{"name":"get_weather","arguments":"{\"city\": 1}"}},
+        {"id":"b","type":"function","index":1,"function":{"name":"f","arguments":{"x":[1.0,"é"]}}},
+        {"id":"c","type":"function","function":{"name":"g","arguments":""}}]},
+      {"role":"tool","tool_call_id":"a","content":[{"type":"text","text":"sun"},{"type":"text","text":"ny"}]},
+      {"role":"assistant","reasoning":"ok","reasoning_content":"ok","content":"done"}],
+    "tools":[)") + kTool + R"(],"tool_choice":"auto","parallel_tool_calls":true,
+    "chat_template_kwargs":{"thinking":true,"enable_thinking":true,"clear_thinking":false,"preserve_thinking":true,
+    "reasoning_effort":"high"},"reasoning_effort":"high"})");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const std::vector<text::ChatMessage>& messages = request->conversation.messages;
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_EQ(messages[1].content, std::nullopt);
+  EXPECT_EQ(messages[1].reasoning, "hm");
+  ASSERT_EQ(messages[1].tool_calls.size(), 3u);
+  EXPECT_EQ(messages[1].tool_calls[0].id, "a");
+  EXPECT_EQ(messages[1].tool_calls[0].name, "get_weather");
+  EXPECT_EQ(messages[1].tool_calls[0].arguments, R"({"city": 1})");
+  EXPECT_EQ(messages[1].tool_calls[1].arguments, R"({"x": [1.0, "é"]})");
+  EXPECT_EQ(messages[1].tool_calls[2].arguments, "{}");
+  EXPECT_EQ(messages[2].role, text::Role::kTool);
+  EXPECT_EQ(messages[2].tool_call_id, "a");
+  EXPECT_EQ(messages[2].content, "sunny");
+  EXPECT_EQ(messages[3].reasoning, "ok");
+  ASSERT_EQ(request->conversation.tools.size(), 1u);
+  EXPECT_EQ(request->conversation.tools[0].name(), "get_weather");
+  EXPECT_TRUE(request->conversation.tools[0].declaration.at("function").at("strict").as_bool());
+  EXPECT_EQ(request->render.thinking, true);
+  EXPECT_EQ(request->render.keep_reasoning, true);
+  EXPECT_EQ(request->render.reasoning_effort, "high");
+}
+
+TEST(ChatRequest, ToolsThatMayNotBeCalledAreNotDeclared) {
+  const auto request = parse_chat_request(chat_with(std::string(R"("tool_choice":"none","tools":[)") + kTool + "]"));
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  EXPECT_TRUE(request->conversation.tools.empty());
+}
+
+TEST(ChatRequest, NoEffortMeansNoThinking) {
+  const auto request = parse_chat_request(chat_with(R"("reasoning_effort":"none")"));
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  EXPECT_EQ(request->render.thinking, false);
+  EXPECT_EQ(request->render.reasoning_effort, std::nullopt);
+}
+
+TEST(ChatRequest, RefusesToolsAndNamesTheField) {
+  const auto tools = [](const std::string& tool) { return chat_error(chat_with("\"tools\":[" + tool + "]")); };
+  const std::string with = std::string("\"tools\":[") + kTool + "],";
+  EXPECT_EQ(tools("5"), "'tools[0]': expected an object");
+  EXPECT_EQ(tools("{}"), "'tools[0].type': required");
+  EXPECT_EQ(tools(R"({"type":"web_search"})"), "'tools[0].type': 'web_search' is not supported; only function is");
+  EXPECT_EQ(tools(R"({"type":"function"})"), "'tools[0].function': required");
+  EXPECT_EQ(tools(R"({"type":"function","function":{}})"), "'tools[0].function.name': required");
+  for (const char* name : {"", "a b", "a<b", "é", "a:1"}) {
+    EXPECT_EQ(tools(std::string(R"({"type":"function","function":{"name":")") + name + "\"}}"),
+              "'tools[0].function.name': expected letters, digits, '_', '-' and '.'");
+  }
+  EXPECT_EQ(tools(R"({"type":"function","function":{"name":"f","parameters":[]}})"),
+            "'tools[0].function.parameters': expected an object");
+  EXPECT_EQ(chat_error(chat_with(with + R"("tool_choice":"required")")),
+            R"('tool_choice': expected "auto" or "none": this server cannot force a call)");
+  EXPECT_EQ(chat_error(chat_with(with + R"("tool_choice":{"type":"function","function":{"name":"get_weather"}})")),
+            R"('tool_choice': expected "auto" or "none": this server cannot force a call)");
+  EXPECT_TRUE(chat_error(chat_with(with + R"("parallel_tool_calls":false)")).starts_with("'parallel_tool_calls': "));
+  EXPECT_EQ(chat_error(chat_with(R"("parallel_tool_calls":false)")), "accepted");  // There are none anyway.
+  const auto message = [](const std::string& fields) {
+    return chat_error(R"({"messages":[{"role":)" + fields + "}]}");
+  };
+  EXPECT_EQ(message(R"("user")"), "'messages[0].content': required");
+  EXPECT_EQ(message(R"("user","content":"x","reasoning":"y")"),
+            "'messages[0].reasoning': only an assistant's message has reasoning");
+  EXPECT_EQ(message(R"("user","content":"x","tool_call_id":"y")"),
+            "'messages[0].tool_call_id': only a tool's message answers a call");
+  EXPECT_EQ(message(R"("assistant","reasoning":"x","reasoning_content":"y")"),
+            "'messages[0].reasoning': differs from reasoning_content");
+  EXPECT_EQ(message(R"("user","content":"x","tool_calls":[{"function":{"name":"f"}}])"),
+            "'messages[0].tool_calls': only an assistant's message has calls");
+  EXPECT_EQ(message(R"("assistant","tool_calls":[{"id":"a"}])"), "'messages[0].tool_calls[0].function': required");
+  EXPECT_EQ(message(R"("assistant","tool_calls":[{"function":{"name":"f","arguments":[]}}])"),
+            "'messages[0].tool_calls[0].function.arguments': expected the JSON text of an object, or an object");
+  EXPECT_EQ(message(R"("assistant","function_call":{"name":"f"})"),
+            "'messages[0].function_call': not supported by this server; leave it out or send null");
+}
+
+TEST(ChatRequest, RefusesRenderOptionsThatItDoesNotKnow) {
+  const auto options = [](const std::string& fields) {
+    return chat_error(chat_with("\"chat_template_kwargs\":{" + fields + "}"));
+  };
+  EXPECT_EQ(options(R"("chat_template":"x")"), "'chat_template_kwargs.chat_template': unknown field");
+  EXPECT_EQ(options(R"("thinking":"yes")"), "'chat_template_kwargs.thinking': expected true or false");
+  EXPECT_EQ(options(R"("thinking":true,"enable_thinking":false)"),
+            "'chat_template_kwargs.enable_thinking': contradicts another field");
+  EXPECT_EQ(options(R"("clear_thinking":true,"preserve_thinking":true)"),
+            "'chat_template_kwargs.clear_thinking': contradicts another field");
+  EXPECT_EQ(options(R"("thinking":false,"reasoning_effort":"high")"),
+            "'reasoning_effort': contradicts thinking that is turned off");
+  EXPECT_EQ(options(R"("reasoning_effort":"high"},"reasoning_effort":"low","x":{)"),
+            "'reasoning_effort': contradicts another field");
+}
+
 // Depth, counts and lengths are bounded before anything is built from them.
 TEST(ChatRequest, BoundsWhatItReads) {
   EXPECT_NE(chat_error(chat_with("\"x\":" + std::string(3000, '[') + std::string(3000, ']'))).find("not valid JSON"),
             std::string::npos);
   EXPECT_EQ(chat_error(chat_with("\"stop\":[\"" + std::string(257, 'a') + "\"]")), "'stop': longer than 256 bytes");
+  const std::string deep = std::string(3000, '[') + std::string(3000, ']');
+  EXPECT_NE(
+      chat_error(chat_with(R"("tools":[{"type":"function","function":{"name":"f","parameters":{"a":)" + deep + "}}}]"))
+          .find("not valid JSON"),
+      std::string::npos);
+  std::string tools = kTool;
+  for (int i = 0; i < 1024; ++i) tools += std::string(",") + kTool;
+  EXPECT_EQ(chat_error(chat_with("\"tools\":[" + tools + "]")), "'tools': 1025 elements; at most 1024 are allowed");
+  EXPECT_EQ(
+      chat_error(chat_with(R"("tools":[{"type":"function","function":{"name":")" + std::string(257, 'n') + "\"}}]")),
+      "'tools[0].function.name': 257 bytes long; at most 256 are allowed");
   std::string many = "\"stop\":[";
   for (int i = 0; i < 17; ++i) many += i == 0 ? "\"a\"" : ",\"a\"";
   EXPECT_EQ(chat_error(chat_with(many + "]")), "'stop': 17 elements; at most 16 are allowed");
@@ -119,6 +236,7 @@ TEST(TokenizeRequest, WantsExactlyOneInput) {
   EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").has_value());
   EXPECT_TRUE(parse_tokenize_request(std::string("{") + kMessages + "}").has_value());
   EXPECT_FALSE(parse_tokenize_request("{}").has_value());
+  EXPECT_FALSE(parse_tokenize_request(std::string(R"({"prompt":"x","tools":[)") + kTool + "]}").has_value());
   EXPECT_FALSE(parse_tokenize_request(std::string(R"({"prompt":"x",)") + kMessages + "}").has_value());
 }
 

@@ -1,5 +1,6 @@
-// One choice of an answer: tokens in, text out. Detokenizes, looks for stop strings, keeps the log-probabilities beside
-// the text. What comes out is the same for every way in which the stream of tokens is cut into deltas.
+// One choice of an answer: tokens in; reasoning, content and calls out. Detokenizes, looks for stop strings, takes what
+// is left apart, keeps the log-probabilities beside the text. What comes out is the same for every way in which the
+// stream of tokens is cut into deltas.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include "tessera/base/status.h"
 #include "tessera/request/messages.h"
 #include "tessera/text/detokenizer.h"
+#include "tessera/text/output_parser.h"
 #include "tessera/text/stop_strings.h"
 #include "tessera/text/tokenizer.h"
 
@@ -21,35 +23,44 @@ struct LogprobEntry {
   std::int64_t text_offset = 0;  // Bytes of text before this token, counted from the choice's beginning.
 };
 
-struct TextDelta {
-  std::string text;  // Whole characters; may be empty.
+struct ChoiceDelta {
+  text::OutputDelta output;  // Whole characters; may be empty. Of a completion: content alone.
   std::vector<LogprobEntry> logprobs;
+  bool empty() const { return output.empty() && logprobs.empty(); }
+};
+
+struct ChoiceTextOptions {
+  std::vector<std::string> stop = {};             // Looked for in the text as the model writes it, markers included.
+  std::vector<std::int32_t> stop_token_ids = {};  // They give no text.
+  bool logprobs = false;
+  text::OutputSyntax syntax = {};
 };
 
 class ChoiceText {
  public:
-  // Tokens in stop_token_ids give no text. `tokenizer` must outlive this.
-  static base::Result<ChoiceText> create(const text::Tokenizer& tokenizer, const std::vector<std::string>& stop,
-                                         std::vector<std::int32_t> stop_token_ids, bool logprobs);
+  // `tokenizer` and `tools`, which are what the request declared, must outlive this.
+  static base::Result<ChoiceText> create(const text::Tokenizer& tokenizer, const std::vector<text::Tool>& tools,
+                                         ChoiceTextOptions options);
 
-  // After a stop string has matched nothing more comes out.
-  TextDelta push(const request::TokenEvent& event);
-  // The end of the sequence: what was held back.
-  TextDelta finish();
+  // After a stop string has matched nothing more comes out, but what finish() gives.
+  ChoiceDelta push(const request::TokenEvent& event);
+  // The end of the sequence, once: what was held back.
+  ChoiceDelta finish();
   bool stopped() const { return stop_.matched().has_value(); }
+  std::int32_t complete_calls() const { return parser_.complete_calls(); }
   std::int32_t tokens() const { return tokens_; }
 
  private:
-  ChoiceText(const text::Tokenizer& tokenizer, text::StopStringMatcher stop, std::vector<std::int32_t> stop_token_ids,
-             bool logprobs)
-      : detokenizer_(tokenizer),
+  ChoiceText(text::IncrementalDetokenizer detokenizer, text::StopStringMatcher stop, text::OutputParser parser,
+             ChoiceTextOptions options)
+      : detokenizer_(std::move(detokenizer)),
         stop_(std::move(stop)),
-        stop_token_ids_(std::move(stop_token_ids)),
-        logprobs_(logprobs) {}
+        parser_(std::move(parser)),
+        options_(std::move(options)) {}
   text::IncrementalDetokenizer detokenizer_;
   text::StopStringMatcher stop_;
-  std::vector<std::int32_t> stop_token_ids_;
-  bool logprobs_;
+  text::OutputParser parser_;
+  ChoiceTextOptions options_;
   std::int32_t tokens_ = 0;
   std::int64_t text_bytes_ = 0;  // Detokenized so far, what is held back included.
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tessera::server {
@@ -15,6 +16,20 @@ double milliseconds(std::int64_t nanoseconds) { return static_cast<double>(nanos
 std::string bytes_text(std::int64_t bytes) {
   if (bytes < 1 << 20) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024.0);
   return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
+}
+
+void append(AnswerChoice& answer, ChoiceDelta delta) {
+  answer.reasoning += delta.output.reasoning;
+  answer.content += delta.output.content;
+  for (text::ToolCallDelta& call : delta.output.tool_calls) {
+    const auto index = static_cast<std::size_t>(call.index);
+    if (index >= answer.tool_calls.size()) {
+      answer.tool_calls.resize(index + 1);
+      answer.tool_calls[index] = {std::move(call.id), std::move(call.name), {}};
+    }
+    answer.tool_calls[index].arguments += call.arguments;
+  }
+  std::ranges::move(delta.logprobs, std::back_inserter(answer.logprobs));
 }
 
 // Overload set for std::visit.
@@ -35,8 +50,11 @@ GenerationRun::~GenerationRun() { cancel(); }
 
 std::optional<ApiError> GenerationRun::start(const std::function<void(std::size_t, router::SequenceEvent)>& deliver) {
   for (std::size_t i = 0; i < generation_.sequences.size(); ++i) {
-    auto text = ChoiceText::create(service_.tokenizer(), generation_.options.stop,
-                                   generation_.sequences[i].sampling.stop_token_ids, generation_.options.logprobs);
+    auto text = ChoiceText::create(service_.tokenizer(), generation_.tools,
+                                   {.stop = generation_.options.stop,
+                                    .stop_token_ids = generation_.sequences[i].sampling.stop_token_ids,
+                                    .logprobs = generation_.options.logprobs,
+                                    .syntax = generation_.syntax});
     if (!text.has_value()) return bad_request(text.error().message(), "stop");
     choices_.push_back(Choice{.text = std::move(*text), .answer = {}, .report = {}});
   }
@@ -62,22 +80,29 @@ void GenerationRun::begin_choice(std::size_t index, std::vector<std::string>& ch
     chunks.push_back(writer_.role_chunk(index));
   }
   if (!generation_.echo[index].empty()) {
-    add_delta(index, TextDelta{generation_.echo[index], {}}, std::nullopt, chunks);
+    ChoiceDelta echo;
+    echo.output.content = generation_.echo[index];
+    add_delta(index, std::move(echo), {}, chunks);
   }
 }
 
-void GenerationRun::add_delta(std::size_t index, TextDelta delta, std::optional<request::FinishReason> reason,
+void GenerationRun::add_delta(std::size_t index, ChoiceDelta delta, std::string_view finish_reason,
                               std::vector<std::string>& chunks) {
   Choice& choice = choices_[index];
+  for (text::ToolCallDelta& call : delta.output.tool_calls) {
+    if (call.index < choice.calls) continue;
+    choice.calls = call.index + 1;
+    // Not every family's calls have ids of their own.
+    if (call.id.empty()) call.id = service_.new_call_id();
+  }
   if (!generation_.options.stream) {
-    choice.answer.text += delta.text;
-    for (LogprobEntry& entry : delta.logprobs) choice.answer.logprobs.push_back(std::move(entry));
+    append(choice.answer, std::move(delta));
     return;
   }
-  if (delta.text.empty() && delta.logprobs.empty() && !reason.has_value()) return;
+  if (delta.empty() && finish_reason.empty()) return;
   std::optional<Usage> running;
   if (generation_.options.continuous_usage) running = usage();
-  chunks.push_back(writer_.chunk(index, delta, reason, running));
+  chunks.push_back(writer_.chunk(index, delta, finish_reason, running));
 }
 
 void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& event,
@@ -92,21 +117,25 @@ void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& e
   choice.last_token = now;
   begin_choice(index, chunks);
   const bool was_stopped = choice.text.stopped();
-  TextDelta delta = choice.text.push(event);
+  ChoiceDelta delta = choice.text.push(event);
   // A stop string ends the sequence from outside; its terminal event then ends the choice.
   if (choice.text.stopped() && !was_stopped) service_.abort_choice(generation_, index);
-  add_delta(index, std::move(delta), std::nullopt, chunks);
+  add_delta(index, std::move(delta), {}, chunks);
 }
 
 void GenerationRun::end_choice(std::size_t index, request::FinishReason reason, std::vector<std::string>& chunks) {
   Choice& choice = choices_[index];
   begin_choice(index, chunks);
   choice.over = true;
-  choice.answer.finish_reason = reason;
   --open_choices_;
   service_.metrics().observe_finished(seconds(service_.clock().now() - arrival_), reason);
   if (choice.report.handoff_ns > 0) service_.metrics().observe_handoff(milliseconds(choice.report.handoff_ns) * 1e-3);
-  add_delta(index, choice.text.finish(), reason, chunks);
+  ChoiceDelta last = choice.text.finish();
+  // An answer that was cut off ends as it was cut off, whatever calls are in it.
+  const bool by_itself = reason == request::FinishReason::kStop && !choice.text.stopped();
+  choice.answer.finish_reason =
+      by_itself && choice.text.complete_calls() > 0 ? "tool_calls" : request::finish_reason_name(reason);
+  add_delta(index, std::move(last), choice.answer.finish_reason, chunks);
   if (open_choices_ == 0 && std::exchange(live_, false)) service_.finished(generation_);
 }
 

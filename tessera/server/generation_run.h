@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/server/answer.h"
@@ -47,13 +48,15 @@ class GenerationRun {
     ChoiceText text;
     AnswerChoice answer;
     request::SequenceReport report;
+    std::int32_t calls = 0;  // That have begun.
     bool started = false;
     bool over = false;
     base::Nanoseconds last_token{0};
   };
   void absorb_token(std::size_t choice, const request::TokenEvent& event, std::vector<std::string>& chunks);
   void end_choice(std::size_t choice, request::FinishReason reason, std::vector<std::string>& chunks);
-  void add_delta(std::size_t choice, TextDelta delta, std::optional<request::FinishReason> reason,
+  // `finish_reason` is empty but for the choice's last delta.
+  void add_delta(std::size_t choice, ChoiceDelta delta, std::string_view finish_reason,
                  std::vector<std::string>& chunks);
   void begin_choice(std::size_t choice, std::vector<std::string>& chunks);
   Usage usage() const;

@@ -21,14 +21,14 @@ base::Result<json::value> parse_json(std::string_view body) {
   return value;
 }
 
-std::string JsonFields::full_name(std::string_view name) const {
+std::string JsonFields::path(std::string_view name) const {
   if (path_.empty()) return std::string(name);
   return path_ + "." + std::string(name);
 }
 
 void JsonFields::fail(std::string_view name, std::string message) {
   if (!error_.ok()) return;
-  failed_field_ = full_name(name);
+  failed_field_ = path(name);
   error_ = base::invalid_argument(fmt::format("'{}': {}", failed_field_, message));
 }
 
@@ -147,6 +147,7 @@ void JsonFields::adopt(JsonFields& inner) {
 
 base::Status JsonFields::finish() {
   for (const auto& field : object_) {
+    if (rest_accepted_) break;
     const std::string_view name(field.key().data(), field.key().size());
     if (!known_.contains(name)) fail(name.substr(0, text::utf8_prefix_within(name, 100)), "unknown field");
   }

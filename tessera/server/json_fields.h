@@ -35,6 +35,8 @@ class JsonFields {
 
   // The field must be there and not null.
   void require(std::string_view name);
+  // Every field that nobody asked for is accepted: somebody else reads the object as it is.
+  void accept_rest() { rest_accepted_ = true; }
   // Fields that clients send and that change nothing here: accepted, whatever their value.
   void accept_ignored(std::initializer_list<std::string_view> names);
   // A field of the API that this server does not have: refused, unless it has its neutral value.
@@ -45,6 +47,8 @@ class JsonFields {
   // Finishes the fields of an inner object and takes over its mistake, if it has one.
   void adopt(JsonFields& inner);
   bool ok() const { return error_.ok(); }
+  // How messages name a field: "messages[2].role".
+  std::string path(std::string_view name) const;
 
   // The first mistake, or the first field that nobody asked for, or ok. The field at fault is in failed_field().
   base::Status finish();
@@ -52,11 +56,11 @@ class JsonFields {
 
  private:
   const boost::json::value* present(std::string_view name);
-  std::string full_name(std::string_view name) const;
 
   const boost::json::object& object_;
   std::string path_;
   std::set<std::string, std::less<>> known_;
+  bool rest_accepted_ = false;
   base::Status error_;
   std::string failed_field_;
 };

@@ -48,6 +48,8 @@ std::uint64_t Service::random_number() {
   return random_();
 }
 
+std::string Service::new_call_id() { return fmt::format("call_{:016x}{:08x}", random_number(), random_number() >> 32); }
+
 std::optional<ApiError> Service::check_model(const std::string& name) const {
   if (name.empty() || name == options_.served_model_name) return std::nullopt;
   return ApiError{
@@ -150,22 +152,30 @@ std::optional<ApiError> Service::add_prompt(Generation& generation, const std::v
   return std::nullopt;
 }
 
+ApiResult<std::vector<std::int32_t>> Service::render(const text::Conversation& conversation,
+                                                     const text::RenderOptions& options, std::int64_t room) const {
+  if (chat_format_ == nullptr) {
+    return std::unexpected(bad_request("this model has no chat format; use /v1/completions", "messages"));
+  }
+  const base::Result<std::vector<text::Segment>> segments = chat_format_->render(conversation, options);
+  if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
+  if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
+    return std::unexpected(std::move(*error));
+  }
+  return tokenizer_.encode(*segments);
+}
+
 ApiResult<Generation> Service::prepare_chat(ChatRequest request, const std::string& request_id,
                                             const std::string& tenant) {
   ApiResult<Generation> generation = begin(GenerationKind::kChat, std::move(request.options), request_id);
   if (!generation.has_value()) return generation;
-  if (chat_format_ == nullptr) {
-    return std::unexpected(bad_request("this model has no chat format; use /v1/completions", "messages"));
-  }
-  base::Result<std::vector<text::Segment>> segments = chat_format_->render(request.conversation, request.render);
-  if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
   const std::int64_t room = router_.context_tokens_max() - 1;
-  if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
-    return std::unexpected(std::move(*error));
-  }
-  if (auto error = add_prompt(*generation, tokenizer_.encode(*segments), {}, tenant)) {
-    return std::unexpected(std::move(*error));
-  }
+  const ApiResult<std::vector<std::int32_t>> prompt = render(request.conversation, request.render, room);
+  if (!prompt.has_value()) return std::unexpected(prompt.error());
+  if (auto error = add_prompt(*generation, *prompt, {}, tenant)) return std::unexpected(std::move(*error));
+  generation->syntax = choose_syntax(chat_format_->output_syntax(request.render), options_.parsers);
+  generation->tools = std::move(request.conversation.tools);
+  generation->reasoning_field = options_.reasoning_field;
   return generation;
 }
 
@@ -266,19 +276,24 @@ ApiResult<std::string> Service::tokenize(const TokenizeRequest& request) const {
     if (auto error = check_length(tokenizer_.tokens_min(*text), room, "prompt")) {
       return std::unexpected(std::move(*error));
     }
-    ids = tokenizer_.encode(*text);
+    if (request.prompt_prefix == PromptPrefix::kAdd) ids = tokenizer_.prompt_prefix_ids();
+    const std::vector<text::TokenId> pieces = tokenizer_.encode(*text);
+    ids.insert(ids.end(), pieces.begin(), pieces.end());
   } else {
-    if (chat_format_ == nullptr) return std::unexpected(bad_request("this model has no chat format", "messages"));
-    const auto segments = chat_format_->render(std::get<text::Conversation>(request.input), request.render);
-    if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
-    if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
-      return std::unexpected(std::move(*error));
-    }
-    ids = tokenizer_.encode(*segments);
+    ApiResult<std::vector<std::int32_t>> rendered =
+        render(std::get<text::Conversation>(request.input), request.render, room);
+    if (!rendered.has_value()) return std::unexpected(std::move(rendered.error()));
+    ids = std::move(*rendered);
   }
   JsonWriter json;
   json.begin_object().key("count").integer(static_cast<std::int64_t>(ids.size()));
-  json.key("max_model_len").integer(router_.context_tokens_max()).key("tokens").integers(ids).end_object();
+  json.key("max_model_len").integer(router_.context_tokens_max()).key("tokens").integers(ids);
+  if (request.token_strings == TokenStrings::kReturn) {
+    json.key("token_strs").begin_array();
+    for (const text::TokenId id : ids) json.string(tokenizer_.decode({&id, 1}, text::SpecialTokens::kKeep));
+    json.end_array();
+  }
+  json.end_object();
   return json.take();
 }
 
@@ -336,6 +351,12 @@ std::string Service::server_info_json() const {
   JsonWriter json;
   json.begin_object().key("version").string(options_.version).key("served_model_name");
   json.string(options_.served_model_name).key("max_model_len").integer(router_.context_tokens_max());
+  if (chat_format_ != nullptr) {
+    const text::OutputSyntax syntax = choose_syntax(chat_format_->output_syntax({}), options_.parsers);
+    json.key("chat_format").string(chat_format_->name());
+    json.key("reasoning_parser").string(reasoning_parser_name(syntax.reasoning));
+    json.key("tool_call_parser").string(tool_call_parser_name(syntax.tool_calls));
+  }
   json.key("engines").begin_array();
   for (const auto& [info, stats] : snapshot.engines) {
     json.begin_object().key("id").integer(info.id).key("role").string(request::engine_role_name(info.role));

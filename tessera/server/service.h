@@ -16,15 +16,21 @@
 #include "tessera/router/router.h"
 #include "tessera/server/api_request.h"
 #include "tessera/server/metrics.h"
+#include "tessera/server/parser_choice.h"
 #include "tessera/text/chat_format.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::server {
 
+// The name under which answers carry reasoning: SGLang's and DeepSeek's, or vLLM's newer one.
+enum class ReasoningField : std::uint8_t { kReasoningContent, kReasoning };
+
 struct ServiceOptions {
   std::string served_model_name;
   std::string version;
   std::int64_t vocab_size = 0;  // Of the model; token ids in prompts are checked against it.
+  ParserChoice parsers = {};    // Of chat answers.
+  ReasoningField reasoning_field = ReasoningField::kReasoningContent;
 };
 
 enum class GenerationKind : std::uint8_t { kChat, kCompletion };
@@ -39,6 +45,9 @@ struct Generation {
   std::vector<request::SequenceSpec> sequences;  // Choice i is sequences[i].
   std::vector<std::string> echo;                 // What precedes each choice's text; empty strings without echo.
   std::int64_t prompt_tokens = 0;                // Summed over prompts, not over choices.
+  text::OutputSyntax syntax = {};                // How the answer is taken apart; a completion's is not.
+  std::vector<text::Tool> tools = {};            // That may be called.
+  ReasoningField reasoning_field = ReasoningField::kReasoningContent;
 };
 
 class Service {
@@ -58,6 +67,9 @@ class Service {
   void finished(const Generation& generation);
   // Aborts the tenant's sequences with the client's request id (empty: all of the tenant's). How many sequences.
   std::int64_t abort_by_request_id(const std::string& request_id, const std::string& tenant);
+
+  // "call_" and 24 random hexadecimal digits, for a call to which the model gave no id.
+  std::string new_call_id();
 
   // A text that cannot fit the context is refused, not counted.
   ApiResult<std::string> tokenize(const TokenizeRequest& request) const;
@@ -84,6 +96,9 @@ class Service {
   };
   std::optional<ApiError> check_model(const std::string& name) const;
   std::optional<ApiError> check_precision(const GenerationOptions& options) const;
+  // As tokens, for a request of which `room` is how many there may be.
+  ApiResult<std::vector<std::int32_t>> render(const text::Conversation& conversation,
+                                              const text::RenderOptions& options, std::int64_t room) const;
   ApiResult<Generation> begin(GenerationKind kind, GenerationOptions options, const std::string& request_id);
   // Refuses a text that cannot have room, whatever its tokens are: before it is encoded, which would take long.
   std::optional<ApiError> check_length(std::int64_t tokens_min, std::int64_t room, const std::string& param) const;

@@ -23,13 +23,15 @@ namespace tessera::test_support {
 class HttpServerTest : public testing::Test {
  protected:
   void serve(ScriptedEngine::Playwright playwright, server::HttpServerOptions options = {}) {
-    engine_ = std::make_unique<ScriptedEngine>(events_, std::move(playwright));
+    engine_ = std::make_unique<ScriptedEngine>(events_, std::move(playwright), context_tokens_max_);
     router::RouterOptions router_options;
     router_options.live_sequences_max = 40;
     router_ = std::move(*router::Router::create(router_options, {engine_.get()}, events_, clock_));
     router_->start();
-    service_ = std::make_unique<server::Service>(server::ServiceOptions{"toy", "1.2.3", kByteVocabulary}, *tokenizer_,
-                                                 chat_format_, *router_, clock_);
+    service_options_.served_model_name = "toy";
+    service_options_.version = "1.2.3";
+    service_options_.vocab_size = tokenizer_->vocab_size();
+    service_ = std::make_unique<server::Service>(service_options_, *tokenizer_, chat_format_, *router_, clock_);
     options.port = 0;
     auto started = server::HttpServer::start(options, *service_);
     ASSERT_TRUE(started.has_value()) << started.error().message();
@@ -40,6 +42,19 @@ class HttpServerTest : public testing::Test {
     if (server_ != nullptr) server_->stop();
     if (router_ != nullptr) router_->stop();
     server_.reset();
+  }
+  // Before it serves: the chat format of that name, and a tokenizer with every family's control tokens.
+  void speak(std::string_view format) {
+    tokenizer_ = byte_tokenizer(family_control_tokens());
+    family_format_ = std::move(*text::ChatFormat::by_name(format, *tokenizer_));
+    chat_format_ = family_format_.get();
+    context_tokens_max_ = 4096;
+  }
+  // What a model of that format writes, its stop token at the end; markers as tokens (marked_tokens()).
+  Script write(std::string_view text) const {
+    Script script{.tokens = marked_tokens(text)};
+    script.tokens.push_back(chat_format_->stop_token_ids().front());
+    return script;
   }
   // Waits until the router holds no live sequence.
   bool becomes_idle() {
@@ -62,6 +77,9 @@ class HttpServerTest : public testing::Test {
   request::EngineEventQueue events_{65536};
   std::unique_ptr<text::Tokenizer> tokenizer_ = byte_tokenizer();
   PlainChatFormat format_;
+  std::unique_ptr<const text::ChatFormat> family_format_;
+  std::int64_t context_tokens_max_ = 256;
+  server::ServiceOptions service_options_;
   const text::ChatFormat* chat_format_ = &format_;  // A test may put another in before it serves.
   std::unique_ptr<ScriptedEngine> engine_;
   std::unique_ptr<router::Router> router_;

@@ -16,10 +16,10 @@ namespace tessera::test_support {
 
 // What the engine does with one sequence.
 struct Script {
-  std::vector<std::int32_t> tokens = {};
-  base::Status failure = {};       // Not ok: after the tokens the sequence fails with it.
-  bool hold = false;               // After the tokens nothing more comes until an abort.
-  std::int32_t cached_tokens = 0;  // For the report.
+  std::vector<std::int32_t> tokens = {};  // As many of them as the sequence may have.
+  base::Status failure = {};              // Not ok: after the tokens the sequence fails with it.
+  bool hold = false;                      // After the tokens nothing more comes until an abort.
+  std::int32_t cached_tokens = 0;         // For the report.
 };
 
 // A unified engine. Emits everything inside try_send, so the event queue must have room for a whole script.
@@ -75,7 +75,9 @@ class ScriptedEngine final : public request::EngineEndpoint {
       std::lock_guard lock(mutex_);
       started_.push_back(spec);
     }
-    const Script script = playwright_(spec);
+    Script script = playwright_(spec);
+    const auto tokens_max = static_cast<std::size_t>(spec.sampling.max_tokens);
+    if (script.tokens.size() > tokens_max) script.tokens.resize(tokens_max);
     request::SequenceReport report;
     report.prompt_tokens = static_cast<std::int32_t>(spec.prompt.size());
     report.cached_tokens = script.cached_tokens;
