@@ -97,6 +97,7 @@ void expect_goldens(const FormatUnderTest& subject, const std::string& file, std
     if (!has_look_alikes(conversation, tokens)) {
       ASSERT_EQ(std::ranges::count_if(*segments, is_token), spelled(text, tokens)) << file << " " << title;
     }
+    ASSERT_EQ(subject.tokenizer->decode(subject.tokenizer->encode(*segments), SpecialTokens::kKeep), text) << title;
     ++checked;
   }
   EXPECT_GE(checked, 30);
@@ -126,7 +127,9 @@ TEST(ChatGoldens, KimiK27CodeRendersAsKimiK26ThatKeepsReasoning) {
 // The bundled model is of Kimi K2's format, but for its default system text.
 TEST(ChatGoldens, TheBundledModelRendersAsItsOwnTemplate) {
   const std::filesystem::path folder = std::filesystem::path(TESSERA_SOURCE_DIR) / "models" / "tessera-pocket";
-  FormatUnderTest subject{tokenizer_with(kKimiTokens), nullptr};
+  auto tokenizer = Tokenizer::load(folder);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().to_string();
+  FormatUnderTest subject{std::move(*tokenizer), nullptr};
   auto format = ChatFormat::load(folder, *subject.tokenizer);
   ASSERT_TRUE(format.has_value()) << format.error().to_string();
   subject.format = std::move(*format);
