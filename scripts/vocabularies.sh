@@ -11,8 +11,9 @@ flock 9
 # The folder appears complete or not at all; one older than its script is made again.
 if [ ! -d "$out" ] || [ tools/dump_vocabularies.py -nt "$out" ]; then
   scripts/venv.sh --tests
-  rm -rf "$out" "$out.new"
+  rm -rf "$out.new"
   .venv/bin/python tools/dump_vocabularies.py --out "$out.new" >&2
+  rm -rf "$out"
   mv "$out.new" "$out"
   touch "$out"
 fi

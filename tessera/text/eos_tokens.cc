@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <iterator>
 #include <limits>
 #include <string>
 
+#include "tessera/base/limits.h"
 #include "tessera/text/json_reader.h"
 
 namespace tessera::text {
@@ -29,6 +31,10 @@ base::Status add_ids(const JsonObject& config, const Tokenizer& tokenizer, Ids& 
   const json::value* value = config.find("eos_token_id");
   if (value == nullptr) return {};
   const std::string where = config.where("eos_token_id");
+  if (value->is_array() && std::ssize(value->get_array()) > base::limits::kStopTokensMax) {
+    return base::out_of_range(fmt::format("{}: {} tokens, expected at most {}", where, value->get_array().size(),
+                                          base::limits::kStopTokensMax));
+  }
   if (!value->is_array()) return add_id(*value, where, tokenizer, ids);
   for (const json::value& entry : value->get_array()) {
     TESSERA_RETURN_IF_ERROR(add_id(entry, where, tokenizer, ids));

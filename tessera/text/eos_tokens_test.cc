@@ -67,6 +67,15 @@ TEST_F(EosTokens, BrokenFilesAreRefused) {
   EXPECT_THAT(error(), EndsWith("config.json: text_config: is a number, expected an object"));
 }
 
+TEST_F(EosTokens, NoMoreThanTheLimit) {
+  std::string ids = "2";
+  for (int i = 1; i < 64; ++i) ids += ", 2";
+  dir_.write("generation_config.json", "{\"eos_token_id\": [" + ids + "]}");
+  EXPECT_EQ(error(), "none");
+  dir_.write("generation_config.json", "{\"eos_token_id\": [" + ids + ", 2]}");
+  EXPECT_THAT(error(), EndsWith("generation_config.json: eos_token_id: 65 tokens, expected at most 64"));
+}
+
 TEST_F(EosTokens, LoadReportsTheFile) {
   const auto missing = Tokenizer::load(dir_.path());
   ASSERT_FALSE(missing.has_value());

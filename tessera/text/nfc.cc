@@ -91,12 +91,20 @@ class Normalizer {
         continue;
       }
       const auto end = std::find_if(begin, points_.end(), [&](utf8proc_int32_t c) { return combining_class(c) == 0; });
-      std::ranges::stable_sort(begin, end, {}, combining_class);
+      keys_.clear();
+      for (auto mark = begin; mark != end; ++mark) {
+        keys_.push_back((static_cast<std::uint64_t>(combining_class(*mark)) << 56) |
+                        (static_cast<std::uint64_t>(mark - begin) << 24) | static_cast<std::uint64_t>(*mark));
+      }
+      std::ranges::sort(keys_);
+      std::ranges::transform(keys_, begin,
+                             [](std::uint64_t key) { return static_cast<utf8proc_int32_t>(key & 0xFFFFFFu); });
       begin = end;
     }
   }
 
   std::vector<utf8proc_int32_t> points_;
+  std::vector<std::uint64_t> keys_;  // Of a run of marks: class << 56 | place in the run << 24 | code point.
 };
 
 }  // namespace

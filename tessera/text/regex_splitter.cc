@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "tessera/text/oniguruma.h"
@@ -84,8 +85,10 @@ CharacterTable::CharacterTable(const Pattern& pattern) : rows_(kCodePointsEnd / 
   for (std::size_t c = 0; c < ascii_.size(); ++c) ascii_[c] = of(static_cast<char32_t>(c));
 }
 
-// The classes with one of which a match of it begins; every one if it can match the empty string.
-Bits first_classes(const Sequence& sequence) {
+constexpr Bits kAnything = ~Bits{0};
+
+// The classes with one of which a match of it begins; kAnything if it can match the empty string.
+Bits first_classes(std::span<const Node> sequence) {
   Bits first = 0;
   for (const Node& node : sequence) {
     if (node.kind == Pattern::Kind::kClass) {
@@ -95,7 +98,41 @@ Bits first_classes(const Sequence& sequence) {
     }
     if (!matches_empty(node)) return first;
   }
-  return ~Bits{0};
+  return kAnything;
+}
+
+// What a match of the sequence needs to know of each of its parts, found once.
+struct Compiled {
+  struct Part {
+    const Node* node = nullptr;
+    Bits bit = 0;           // kClass: the class. kGroup: the classes with which one of its alternatives begins.
+    Bits next = kAnything;  // The classes with which what follows it in the sequence begins.
+    bool is_free = false;   // Nothing after it in the sequence can fail.
+    std::vector<Compiled> choice;
+  };
+  explicit Compiled(const Sequence& sequence);
+  std::vector<Part> parts;
+};
+
+Compiled::Compiled(const Sequence& sequence) {
+  for (const Node& node : sequence) {
+    Part& part = parts.emplace_back();
+    part.node = &node;
+    if (node.kind == Pattern::Kind::kClass) part.bit = Bits{1} << node.class_index;
+    for (const Sequence& inner : node.choice) {
+      part.bit |= first_classes(inner);
+      part.choice.emplace_back(inner);
+    }
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i].next = first_classes(std::span(sequence).subspan(i + 1));
+  for (std::size_t i = parts.size(); i-- > 0;) {
+    parts[i].is_free = true;
+    const Node& node = *parts[i].node;
+    if (node.kind == Pattern::Kind::kLookAhead || node.kind == Pattern::Kind::kNegativeLookAhead ||
+        !matches_empty(node)) {
+      break;
+    }
+  }
 }
 
 // One attempt to match at one place.
@@ -104,15 +141,22 @@ class Attempt {
   Attempt(const CharacterTable& table, std::string_view text) : table_(&table), end_(text.data() + text.size()) {}
 
   // The end of the match of `sequence` at `at`, or nullptr.
-  const char* match(const Sequence& sequence, const char* at) const { return match(sequence, 0, at, nullptr); }
+  const char* match(const Compiled& sequence, const char* at) const { return match(sequence, 0, at, nullptr); }
 
  private:
+  using Part = Compiled::Part;
   // What has to match after a group.
   struct Rest {
-    const Sequence* sequence;
+    const Compiled* sequence;
     std::size_t index;
     const Rest* after;
   };
+
+  // Of the character at `at`, which is not the end.
+  Bits classes(const char* at) const {
+    if (is_ascii(*at)) return table_->ascii(*at);
+    return table_->of(utf8_code_point({at, utf8_length(*at)}));
+  }
 
   // The length of the character at `at` if it is of the class, or 0.
   std::size_t character(Bits bit, const char* at) const {
@@ -135,19 +179,23 @@ class Attempt {
     return at;
   }
 
-  const char* match(const Sequence& sequence, std::size_t index, const char* at, const Rest* after) const {
-    for (; index < sequence.size(); ++index) {
-      const Node& node = sequence[index];
-      if (node.kind == Pattern::Kind::kGroup) return group(sequence, index, at, after);
+  const char* match(const Compiled& sequence, std::size_t index, const char* at, const Rest* after) const {
+    for (; index < sequence.parts.size(); ++index) {
+      const Part& part = sequence.parts[index];
+      const Node& node = *part.node;
+      if (node.kind == Pattern::Kind::kGroup) {
+        // As a rule an option that is not there.
+        if (node.minimum == 0 && (at == end_ || (classes(at) & part.bit) == 0)) continue;
+        return group(sequence, index, at, after);
+      }
       if (node.kind != Pattern::Kind::kClass) {
         const bool found = std::ranges::any_of(
-            node.choice, [&](const Sequence& inner) { return match(inner, 0, at, nullptr) != nullptr; });
+            part.choice, [&](const Compiled& inner) { return match(inner, 0, at, nullptr) != nullptr; });
         if (found == (node.kind == Pattern::Kind::kNegativeLookAhead)) return nullptr;
         continue;
       }
-      const Bits bit = Bits{1} << node.class_index;
       if (node.minimum == 1 && node.maximum == 1) {
-        const std::size_t length = character(bit, at);
+        const std::size_t length = character(part.bit, at);
         if (length == 0) return nullptr;
         at += length;
         continue;
@@ -155,52 +203,54 @@ class Attempt {
       if (node.greed == Pattern::Greed::kLazy) return lazy(sequence, index, at, after);
       std::int32_t count = node.maximum;
       const char* const begin = at;
-      at = characters(bit, at, count);
+      at = characters(part.bit, at, count);
       if (count < node.minimum) return nullptr;
-      // Nothing can fail after the last part, so that its longest match is taken.
-      const bool is_last = index + 1 == sequence.size() && after == nullptr;
-      if (node.greed == Pattern::Greed::kPossessive || count == node.minimum || is_last) continue;
+      // Where nothing can fail any more, the longest match is taken.
+      const bool is_final = part.is_free && after == nullptr;
+      if (node.greed == Pattern::Greed::kPossessive || count == node.minimum || is_final) continue;
       return give_back(sequence, index, {begin, at}, count, after);
     }
     return after == nullptr ? at : match(*after->sequence, after->index, at, after->after);
   }
 
   // What follows a greedy repeat that took `count` characters, and has to leave some if that does not match.
-  const char* give_back(const Sequence& sequence, std::size_t index, std::string_view taken, std::int32_t count,
+  const char* give_back(const Compiled& sequence, std::size_t index, std::string_view taken, std::int32_t count,
                         const Rest* after) const {
+    const Part& part = sequence.parts[index];
     const char* at = taken.data() + taken.size();
     while (true) {
-      if (const char* const end = match(sequence, index + 1, at, after); end != nullptr) return end;
-      if (count == sequence[index].minimum) return nullptr;
+      if (part.next == kAnything || (at != end_ && (classes(at) & part.next) != 0)) {
+        if (const char* const end = match(sequence, index + 1, at, after); end != nullptr) return end;
+      }
+      if (count == part.node->minimum) return nullptr;
       --count;
       --at;
       while ((static_cast<unsigned char>(*at) & 0xC0) == 0x80) --at;
     }
   }
 
-  const char* lazy(const Sequence& sequence, std::size_t index, const char* at, const Rest* after) const {
-    const Node& node = sequence[index];
-    const Bits bit = Bits{1} << node.class_index;
-    std::int32_t count = node.minimum;
-    at = characters(bit, at, count);
-    if (count < node.minimum) return nullptr;
+  const char* lazy(const Compiled& sequence, std::size_t index, const char* at, const Rest* after) const {
+    const Part& part = sequence.parts[index];
+    std::int32_t count = part.node->minimum;
+    at = characters(part.bit, at, count);
+    if (count < part.node->minimum) return nullptr;
     while (true) {
       if (const char* const end = match(sequence, index + 1, at, after); end != nullptr) return end;
-      if (count == node.maximum) return nullptr;
-      const std::size_t length = character(bit, at);
+      if (count == part.node->maximum) return nullptr;
+      const std::size_t length = character(part.bit, at);
       if (length == 0) return nullptr;
       at += length;
       ++count;
     }
   }
 
-  const char* group(const Sequence& sequence, std::size_t index, const char* at, const Rest* after) const {
-    const Node& node = sequence[index];
+  const char* group(const Compiled& sequence, std::size_t index, const char* at, const Rest* after) const {
+    const Part& part = sequence.parts[index];
     const Rest rest{&sequence, index + 1, after};
-    for (const Sequence& inner : node.choice) {
+    for (const Compiled& inner : part.choice) {
       if (const char* const end = match(inner, 0, at, &rest); end != nullptr) return end;
     }
-    return node.minimum == 0 ? match(sequence, index + 1, at, after) : nullptr;
+    return part.node->minimum == 0 ? match(sequence, index + 1, at, after) : nullptr;
   }
 
   const CharacterTable* table_;
@@ -212,7 +262,10 @@ class Attempt {
 struct RegexSplitter::Code {
   explicit Code(Pattern&& read) : pattern(std::move(read)), table(pattern) {
     std::vector<Bits> first;
-    for (const Sequence& sequence : pattern.choice) first.push_back(first_classes(sequence));
+    for (const Sequence& sequence : pattern.choice) {
+      first.push_back(first_classes(sequence));
+      alternatives.emplace_back(sequence);
+    }
     const auto begun_by = [&first](Bits classes) {
       Bits begun = 0;
       for (std::size_t i = 0; i < first.size(); ++i) begun |= (first[i] & classes) != 0 ? Bits{1} << i : 0;
@@ -222,14 +275,15 @@ struct RegexSplitter::Code {
     for (std::size_t c = 0; c < 128; ++c) begun_by_ascii[c] = begun_by(table.ascii(static_cast<char>(c)));
   }
 
-  // The alternatives that a match may be of, which begins with this character.
-  Bits alternatives(const char* at) const {
+  // Which alternatives a match may be of that begins with this character.
+  Bits begun(const char* at) const {
     if (is_ascii(*at)) return begun_by_ascii[static_cast<unsigned char>(*at)];
     return begun_by_kind.at(table.of(utf8_code_point({at, utf8_length(*at)})));
   }
 
   Pattern pattern;
   CharacterTable table;
+  std::vector<Compiled> alternatives;  // Of the pattern, to whose nodes they point.
   std::array<Bits, 128> begun_by_ascii{};
   std::map<Bits, Bits> begun_by_kind;
 };
@@ -259,8 +313,8 @@ void RegexSplitter::split(std::string_view text, std::vector<std::string_view>& 
   const char* unmatched = text.data();  // Up to `at` nothing matches.
   for (const char* at = text.data(); at != end;) {
     const char* match_end = nullptr;
-    for (Bits left = code_->alternatives(at); left != 0 && match_end == nullptr; left &= left - 1) {
-      match_end = attempt.match(code_->pattern.choice[static_cast<std::size_t>(std::countr_zero(left))], at);
+    for (Bits left = code_->begun(at); left != 0 && match_end == nullptr; left &= left - 1) {
+      match_end = attempt.match(code_->alternatives[static_cast<std::size_t>(std::countr_zero(left))], at);
     }
     if (match_end == nullptr) {
       at += utf8_length(*at);

@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,6 +67,7 @@ TEST_P(Vocabularies, EncodesAndStreamsVariedStringsAsTheVendor) {
   for (std::size_t i = 0; i < varied_texts().size(); ++i) {
     const std::string& text = varied_texts()[i];
     const std::vector<TokenId> ids = tokenizer->encode(text);
+    ASSERT_LE(tokenizer->tokens_min(text), std::ssize(ids)) << "string " << i;
     std::uint64_t expected = 0;
     std::memcpy(&expected, hashes.data() + i * sizeof(expected), sizeof(expected));
     if (hash_of(ids) != expected && ++differences <= 20) {
@@ -96,7 +98,7 @@ TEST_P(Vocabularies, EncodesAndStreamsVariedStringsAsTheVendor) {
 INSTANTIATE_TEST_SUITE_P(Real, Vocabularies, ::testing::Values("kimi_k2", "glm45", "qwen3"),
                          [](const auto& name) { return std::string(name.param); });
 
-// The ids that are written out, so that a person can see where a difference begins; and what is known from elsewhere.
+// What is known from elsewhere, and the ids that are written out so that a person can see where a difference begins.
 TEST(Vocabularies, KimiHanIsAScriptOfItsOwn) {
   const std::unique_ptr<Tokenizer> kimi = Vocabularies::load("kimi_k2");
   ASSERT_NE(kimi, nullptr);
@@ -127,6 +129,17 @@ TEST(Vocabularies, ControlTokensTypedByAUserOrReturnedByAToolAreText) {
     }
     EXPECT_GE(added, 26u) << name;
   }
+}
+
+// A letter and its accent in two segments are one character, and one token.
+TEST(Vocabularies, QwenNormalizesAcrossSegmentsOfText) {
+  const std::unique_ptr<Tokenizer> qwen = Vocabularies::load("qwen3");
+  ASSERT_NE(qwen, nullptr);
+  const std::vector<Segment> segments = {Segment::of_text("e"), Segment::of_text("\u0301")};
+  EXPECT_EQ(qwen->encode(segments), qwen->encode("\u00e9"));
+  EXPECT_EQ(qwen->encode(segments).size(), 1u);
+  EXPECT_EQ(qwen->tokens_min(segments), 1);
+  EXPECT_EQ(qwen->decode(qwen->encode("e\u0301\xFF"), SpecialTokens::kSkip), "\u00e9\uFFFD");
 }
 
 TEST(Vocabularies, ControlTokensHaveTheVendorsIds) {

@@ -1,4 +1,5 @@
-// tokenizer.json from outside. Whatever is accepted must encode any text to ordinary tokens of its vocabulary, and
+// tokenizer.json from outside, or, where the input holds a zero byte, tiktoken.model before it and
+// tokenizer_config.json after it. Whatever is accepted must encode any text to ordinary tokens of its vocabulary, and
 // decode them to valid UTF-8, the same at once and token by token.
 #include <algorithm>
 #include <cstddef>
@@ -18,7 +19,8 @@ using namespace tessera::text;
 
 void check_encoding(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<TokenId> ids = tokenizer.encode(text);
-  TESSERA_CHECK(ids.size() <= text.size());
+  // Normalization makes a text longer: by three times at most (Unicode Standard Annex 15, 9.2).
+  TESSERA_CHECK(ids.size() <= 3 * text.size());
   IncrementalDetokenizer detokenizer(tokenizer, SpecialTokens::kKeep);
   std::string streamed;
   std::size_t bytes = 0;
@@ -28,7 +30,8 @@ void check_encoding(const Tokenizer& tokenizer, std::string_view text) {
     streamed += detokenizer.push(id);
   }
   streamed += detokenizer.flush();
-  TESSERA_CHECK(bytes <= text.size());
+  TESSERA_CHECK(bytes <= 3 * text.size());
+  TESSERA_CHECK(tokenizer.tokens_min(text) <= static_cast<std::int64_t>(ids.size()));
   TESSERA_CHECK(is_valid_utf8(streamed));
   TESSERA_CHECK(streamed == tokenizer.decode(ids, SpecialTokens::kKeep));
 }
@@ -37,7 +40,10 @@ void check_encoding(const Tokenizer& tokenizer, std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view file(reinterpret_cast<const char*>(data), size);
-  const auto tokenizer = Tokenizer::parse(file);
+  const std::size_t zero = file.find('\0');
+  const auto tokenizer = zero == std::string_view::npos
+                             ? Tokenizer::parse(file)
+                             : Tokenizer::parse_tiktoken(file.substr(0, zero), file.substr(zero + 1));
   if (!tokenizer.has_value()) {
     TESSERA_CHECK(!tokenizer.error().message().empty());
     return 0;
