@@ -50,8 +50,6 @@ class SchemaTypes {
   explicit SchemaTypes(const json::object& root) : root_(root) {}
 
   JsonTypes of(const json::value& schema) {
-    if (schemas_left_ == 0) return JsonTypes::any();
-    --schemas_left_;
     const json::object* object = schema.if_object();
     if (object == nullptr) return JsonTypes::any();
     JsonTypes types = JsonTypes::any();
@@ -70,11 +68,14 @@ class SchemaTypes {
       }
     }
     if (const json::value* all = object->if_contains("allOf"); all != nullptr && all->is_array()) {
-      for (const json::value& one : all->get_array()) narrow(of(one));
+      for (const json::value& one : all->get_array()) {
+        if (!may_go_on()) break;
+        narrow(of(one));
+      }
     }
     if (const json::value* reference = object->if_contains("$ref"); reference != nullptr && reference->is_string()) {
       const json::value* target = find(reference->get_string());
-      if (target != nullptr) narrow(of(*target));
+      if (target != nullptr && may_go_on()) narrow(of(*target));
     }
     const json::value* nullable = object->if_contains("nullable");
     if (nullable != nullptr && nullable->is_bool() && nullable->get_bool()) types = types | JsonTypes(JsonType::kNull);
@@ -84,11 +85,19 @@ class SchemaTypes {
  private:
   // Of one value, or of all values of an array.
   template <typename TypesOf>
-  static JsonTypes union_of(const json::value& values, TypesOf types_of) {
+  JsonTypes union_of(const json::value& values, TypesOf types_of) {
     if (!values.is_array()) return types_of(values);
     JsonTypes types;
-    for (const json::value& value : values.get_array()) types = types | types_of(value);
+    for (const json::value& value : values.get_array()) {
+      if (!may_go_on()) return JsonTypes::any();
+      types = types | types_of(value);
+    }
     return types;
+  }
+
+  bool may_go_on() {
+    if (values_left_ > 0) --values_left_;
+    return values_left_ > 0;
   }
 
   // "#/$defs/NAME"; nullptr if it leads nowhere. Only references into the tool's own schema are followed.
@@ -108,7 +117,7 @@ class SchemaTypes {
   }
 
   const json::object& root_;
-  int schemas_left_ = 256;  // References may go round in circles.
+  int values_left_ = 1024;  // To look at: references may go round in circles, and enums be long.
 };
 
 }  // namespace

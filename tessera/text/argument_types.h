@@ -39,8 +39,9 @@ class JsonTypes {
 
 // What `parameters`, the schema of a tool's arguments (nullptr: none), allows for the argument `name`, as far as
 // "type", "enum", "const", "nullable", "anyOf", "oneOf", "allOf" and references within the schema tell; a name that is
-// not among its "properties" is looked up in "additionalProperties". What nothing is said about, and what contradicts
-// itself, may be anything. The work is bounded, whatever the schema: of one that is too large, anything is allowed.
+// not among its "properties" is looked up in "additionalProperties". What nothing is said about may be anything; of
+// what contradicts itself, what it says first counts. The work is bounded: of a schema that is too large, the rest is
+// ignored, or anything is allowed.
 JsonTypes argument_types(const boost::json::object* parameters, std::string_view name);
 
 // The type of a JSON text without white space around it; empty if it is none.

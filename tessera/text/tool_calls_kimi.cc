@@ -25,7 +25,7 @@ class KimiCalls final : public ToolCallParser {
     in_arguments_ = false;
     arguments_ = TrimmedText(TrimmedText::Leading::kDropWhite);
     nesting_ = {};
-    after_object_ = false;
+    after_json_ = false;
   }
 
   Step text(std::string_view& text, OutputSink& sink) override {
@@ -37,8 +37,8 @@ class KimiCalls final : public ToolCallParser {
     }
     std::string certain;
     arguments_.write(taken, certain);
-    // Text after the object is passed on too, but the whole then is not JSON.
-    if (nesting_.scan(certain) < certain.size()) after_object_ = true;
+    // Text after it is passed on too, but the whole then is not JSON.
+    if (nesting_.scan(certain) < certain.size()) after_json_ = true;
     sink.arguments(certain);
     return Step::kMore;
   }
@@ -65,7 +65,7 @@ class KimiCalls final : public ToolCallParser {
       case Marker::kSectionBegin:
       case Marker::kCallBegin:  // The call's own end was left out.
         if (!arguments_.begun()) sink.arguments("{}");
-        if (!arguments_.begun() || has_object()) sink.complete_call();
+        if (!arguments_.begun() || has_whole_json()) sink.complete_call();
         return Step::kAgain;
       default: {  // <think> and </think>: the model's data.
         std::string_view spelled = marker.text;
@@ -75,17 +75,17 @@ class KimiCalls final : public ToolCallParser {
   }
 
   void finish(OutputSink& sink) override {
-    if (in_arguments_ && has_object()) sink.complete_call();
+    if (in_arguments_ && has_whole_json()) sink.complete_call();
   }
 
  private:
-  bool has_object() const { return nesting_.complete() && !after_object_; }
+  bool has_whole_json() const { return nesting_.complete() && !after_json_; }
 
   CallHeader header_;
   bool in_arguments_ = false;
   TrimmedText arguments_{TrimmedText::Leading::kDropWhite};
   JsonNesting nesting_;
-  bool after_object_ = false;
+  bool after_json_ = false;
 };
 
 }  // namespace

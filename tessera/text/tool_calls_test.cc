@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/text/argument_types.h"
 #include "tessera/text/output_parser_testing.h"
 
 namespace tessera::text {
@@ -190,6 +191,7 @@ TEST(ToolCallFaults, GlmStringsStayStrings) {
                                                         {"undeclared", "-"},
                                                         {"undeclared", "{a}"},
                                                         {"undeclared", " 5"},
+                                                        {"undeclared", "5 "},
                                                         {"days", "abc"},
                                                         {"days", ""},
                                                         {"days", "007"},
@@ -197,6 +199,35 @@ TEST(ToolCallFaults, GlmStringsStayStrings) {
                                                         {"metric", "True"}}) {
     EXPECT_EQ(typed(key, value), value) << key;
   }
+}
+
+TEST(ArgumentTypes, AreWhatTheSchemaAllows) {
+  const auto types = [](std::string_view schema) {
+    const boost::json::value parameters = boost::json::parse(schema);
+    return argument_types(&parameters.as_object(), "x");
+  };
+  const JsonTypes string(JsonType::kString);
+  const JsonTypes null(JsonType::kNull);
+  EXPECT_EQ(argument_types(nullptr, "x"), JsonTypes::any());
+  EXPECT_EQ(types("{}"), JsonTypes::any());
+  EXPECT_EQ(types(R"({"properties": {"x": true}})"), JsonTypes::any());
+  EXPECT_EQ(types(R"({"properties": {"x": {"type": "integer"}}})"), JsonTypes(JsonType::kInteger));
+  EXPECT_EQ(types(R"({"properties": {"x": {"type": "number", "nullable": true}}})"),
+            JsonTypes(JsonType::kInteger) | JsonTypes(JsonType::kNumber) | null);
+  EXPECT_EQ(types(R"({"properties": {"y": {}}, "additionalProperties": {"type": "string"}})"), string);
+  EXPECT_EQ(types(R"({"properties": {"x": {"const": "c"}}, "additionalProperties": false})"), string);
+  EXPECT_EQ(types(R"({"properties": {"x": {"anyOf": [{"const": null}, {"enum": ["a"]}]}}})"), string | null);
+  EXPECT_EQ(types(R"({"properties": {"x": {"type": "unheard-of"}}})"), JsonTypes::any());
+  EXPECT_EQ(types(R"({"properties": {"x": {"$ref": "#/nowhere"}}})"), JsonTypes::any());
+  EXPECT_EQ(types(R"({"properties": {"x": {"type": "string", "allOf": [{"type": "array"}]}}})"), string)
+      << "what contradicts itself allows what it said first";
+  // Each level doubles the work, unless it is bounded.
+  EXPECT_EQ(types(R"({"properties": {"x": {"type": "string", "anyOf": [{"$ref": "#/properties/x"},
+                                                                       {"$ref": "#/properties/x"}]}}})"),
+            string);
+  std::string long_enum = R"({"properties": {"x": {"enum": ["a")";
+  for (int i = 0; i < 5000; ++i) long_enum += ", \"a\"";
+  EXPECT_EQ(types(long_enum + "]}}}"), JsonTypes::any());
 }
 
 TEST(ToolCallFaults, ZeroArgumentCalls) {
@@ -351,8 +382,8 @@ TEST(HermesCalls, AreReadByTheirStructure) {
   EXPECT_EQ(parse_body(R"({"name": "f", "arguments": { "a" : [ 1 ] }}})"), expected) << "a bracket too many";
   EXPECT_EQ(parse_body(R"({"name": "f", "arguments": { "a" : [ 1 ] })"), expected) << "a bracket too few";
   EXPECT_EQ(parse_body(R"({"name": "f", "arguments": { "a" : [ 1 ] }, junk)"), expected);
-  EXPECT_EQ(parse_body(R"({"name": "f", "arguments": "\ud83d\n\ud83d\ude00\u12"})"),
-            one_call("f", "\ufffd\n\U0001f600\ufffd"));
+  EXPECT_EQ(parse_body(R"({"name": "f", "arguments": "\ud83d\n\ud83dx\ud83d\ude00\u12"})"),
+            one_call("f", "\ufffd\n\ufffdx\U0001f600\ufffd"));
   ParsedOutput text_after = expected;
   text_after.content = "text";
   EXPECT_EQ(parse(kQwen25, R"(<tool_call>{"name": "f", "arguments": { "a" : [ 1 ] }})"
@@ -366,6 +397,9 @@ TEST(Content, WhiteSpaceBetweenThePartsIsNotContent) {
   two.calls.push_back(two.calls.front());
   two.complete = 2;
   EXPECT_EQ(parse(kGlm, "<think></think>\n \n" + call + "\n\n" + call + "\n"), two);
+  ParsedOutput text_after = one_call("get_time", "{}");
+  text_after.content = "b";
+  EXPECT_EQ(parse(kQwen25, " \n<tool_call>{\"name\": \"get_time\"}</tool_call>\nb"), text_after);
   two.content = "a\n\nb";
   EXPECT_EQ(parse(kGlm, "\na\n" + call + "\nb \n" + call + "\n"), two);
 }
