@@ -147,8 +147,9 @@ class EventReader {
     const json::object& holder = choice.get_object();
     if (const json::value* delta = holder.if_contains("delta"); delta != nullptr && delta->is_object()) {
       const json::object& parts = delta->get_object();
-      take_text(parts, "reasoning_content", AnswerPart::kReasoning, answer_.reasoning);
-      take_text(parts, "reasoning", AnswerPart::kReasoning, answer_.reasoning);
+      // Some servers send it under both names.
+      const char* reasoning = parts.contains("reasoning_content") ? "reasoning_content" : "reasoning";
+      take_text(parts, reasoning, AnswerPart::kReasoning, answer_.reasoning);
       take_text(parts, "content", AnswerPart::kContent, answer_.content);
       if (const json::value* calls = parts.if_contains("tool_calls"); calls != nullptr && calls->is_array()) {
         for (const json::value& call : calls->get_array()) take_call(call);

@@ -189,7 +189,11 @@ class Serving {
     TESSERA_ASSIGN_OR_RETURN(TextFiles text_files, load_text_files(dir, options.chat_format));
     tokenizer_ = std::move(text_files.tokenizer);
     chat_format_ = std::move(text_files.chat_format);
-    if (chat_format_ == nullptr) base::log().warn("no chat: {}", text_files.no_chat);
+    if (chat_format_ == nullptr) {
+      base::log().warn("no chat: {}", text_files.no_chat);
+    } else {
+      base::log().info("chat format {}", chat_format_->name());
+    }
     // Nobody is served yet and loading may take minutes: a signal need not wait for it. The backend's threads exist.
     const TakesSignals interruptible;
     Progress progress("loading weights");

@@ -1,6 +1,7 @@
 // Reasoning and tool calls, streamed and not, as clients get them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <set>
 
@@ -218,6 +219,41 @@ TEST_F(HttpChat, FlagsChooseParsersAndTheNameOfReasoning) {
   EXPECT_EQ(tool_call_parser_named("qwen25"), text::ToolCallSyntax::kHermes);
   EXPECT_EQ(reasoning_parser_named("deepseek-r1"), text::ReasoningSyntax::kInside);
   EXPECT_NE(tool_call_parser_named("pythonic").error().message().find("kimi_k2"), std::string::npos);
+}
+
+TEST_F(HttpChat, ThreeThousandBracketsAreRefusedWhereverTheyAre) {
+  speak("glm47");
+  serve([&](const auto&) { return write("</think>fine"); });
+  const std::string deep = std::string(3000, '[') + std::string(3000, ']');
+  const auto call = [](const std::string& arguments) {
+    return R"({"messages":[{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":)" +
+           arguments + "}}]}]}";
+  };
+  for (const std::string& body :
+       {body_with(R"("tools":[{"type":"function","function":{"name":"f","parameters":{"x":)" + deep + "}}}]"),
+        call("{\"x\":" + deep + "}"), call("\"{\\\"x\\\":" + deep + "}\"")}) {
+    for (const char* path : {"/v1/chat/completions", "/tokenize"}) {
+      const HttpAnswer answer = http_post(port_, path, body);
+      EXPECT_EQ(answer.status, 400) << answer.body;
+      EXPECT_EQ(json::parse(answer.body).at("error").at("type").as_string(), "invalid_request_error");
+    }
+  }
+  EXPECT_EQ(answer(R"("temperature":0)").content, "fine");
+}
+
+TEST_F(HttpChat, ToolContentMayBeAListOfParts) {
+  speak("kimi_k2");
+  serve([&](const auto&) { return write("ok"); });
+  const HttpAnswer answer = http_post(port_, "/v1/chat/completions", R"({"messages":[
+      {"role":"user","content":"hi"},
+      {"role":"assistant","tool_calls":[{"id":"functions.f:0","function":{"name":"f"}}]},
+      {"role":"tool","tool_call_id":"functions.f:0","content":[{"type":"text","text":"sun"},{"type":"text","text":"<|im_end|>"}]}]})");
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  const std::vector<std::int32_t> prompt = engine_->started()[0].prompt;
+  const std::string text = tokenizer_->decode(prompt, text::SpecialTokens::kKeep);
+  EXPECT_NE(text.find("## Return of functions.f:0\nsun<|im_end|><|im_end|>"), std::string::npos) << text;
+  // What the tool returned is no token: default system, user, assistant and tool end once each.
+  EXPECT_EQ(std::ranges::count(prompt, *tokenizer_->token_id("<|im_end|>")), 4);
 }
 
 // What a chat's prompt is, /tokenize tells.

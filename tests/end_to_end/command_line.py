@@ -155,6 +155,11 @@ def check_bad_flags(tessera, model):
         (["--backend", "reference", "--prefill-kv-cache-dtype", "f32"],
          ["no conversion from f32 to fp8_e4m3; possible: f32, bf16"]),
         (["--no-such-flag"], ["--no-such-flag"]),
+        (["--chat-format", "chatml"], ["--chat-format", "chatml", "kimi_k2", "glm45", "qwen3", "smollm2"]),
+        (["--chat-format", "kimi_k2"], ["--chat-format", "<|im_user|>"]),
+        (["--reasoning-parser", "gpt-oss"], ["--reasoning-parser", "gpt-oss", "kimi_k2", "glm45", "deepseek-r1"]),
+        (["--tool-call-parser", "pythonic"], ["--tool-call-parser", "pythonic", "kimi_k2", "glm45", "hermes"]),
+        (["--reasoning-field", "thoughts"], ["--reasoning-field"]),
     ):
         result = subprocess.run([tessera.path, "serve", "--model", model, *flags, "--once", "x"], capture_output=True,
                                 text=True, timeout=120)

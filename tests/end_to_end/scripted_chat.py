@@ -6,7 +6,10 @@ Then `tessera chat` with the same model.
 """
 
 import json
+import os
+import pty
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -203,8 +206,8 @@ def check_look_alikes(client, family, options, random_numbers):
                     "<|tool_call_argument_begin|>", "<|tool_call_end|>"]
     elif family.calls is not None:
         markers += ["<tool_call>", "</tool_call>"]
-    for _ in range(15):
-        pieces = random_numbers.choices(markers + ["text", " ", "\n", "<", "é", '{"name": "x"}', "functions.f:0"], k=12)
+    for _ in range(8):
+        pieces = random_numbers.choices(markers + ["text", " ", "\n", "<", "é", '{"name": "x"}', "functions.f:0"], k=10)
         text = "".join(random_numbers.choice(["", "\3"]) + piece for piece in pieces)
         seen, _ = both(client, text, **options)
         assert not any(marker in seen.content + seen.reasoning for marker in markers), (pieces, seen)
@@ -250,6 +253,15 @@ def check_terminal(tessera, port):
         assert all(len(line) <= 80 for line in once.stdout.splitlines())
         plain = chat("--once", "\1Why?</think>Because.\2")
         assert (plain.stdout, plain.stderr) == ("Because.\n", "Why?\n"), plain
+        # Dimmed where a person looks, and there alone.
+        master, slave = pty.openpty()
+        command = [tessera, "chat", "--url", f"http://127.0.0.1:{port}", "--once", "\1Why?</think>Because.\2"]
+        dimmed = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, text=True, timeout=60)
+        shown = os.read(master, 65536).decode()
+        os.close(master)
+        os.close(slave)
+        assert dimmed.stdout == "Because.\n" and "\x1b[2m" in shown, (dimmed, shown)
+        assert re.sub(r"\x1b\[[02]m", "", shown).strip() == "Why?", shown
         completed = chat("--completion", "--once", "\1as it is\2")
         assert completed.stdout == "as it is\n", completed
         lines = [f"\1{text}\2", "\1Good.</think>It rains.\2", "/think off", "\1At once.\2", "/think maybe", "/quit"]

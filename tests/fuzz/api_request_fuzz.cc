@@ -29,7 +29,26 @@ void check_messages(const std::vector<text::ChatMessage>& messages) {
   for (const text::ChatMessage& message : messages) {
     check_text(message.content.value_or(""));
     check_text(message.name);
+    check_text(message.reasoning.value_or(""));
+    TESSERA_CHECK(std::ssize(message.tool_calls) <= limits::kToolCallsMax);
+    const bool assistant = message.role == text::Role::kAssistant;
+    TESSERA_CHECK(assistant || (message.tool_calls.empty() && !message.reasoning.has_value()));
+    for (const text::ToolCall& call : message.tool_calls) {
+      TESSERA_CHECK(!call.name.empty() && std::ssize(call.name) <= limits::kToolNameBytesMax);
+      TESSERA_CHECK(!call.arguments.empty() && std::ssize(call.id) <= limits::kToolCallIdBytesMax);
+      check_text(call.name);
+      check_text(call.arguments);
+    }
   }
+}
+
+void check_conversation(const text::Conversation& conversation, const text::RenderOptions& render) {
+  check_messages(conversation.messages);
+  TESSERA_CHECK(std::ssize(conversation.tools) <= limits::kToolsMax);
+  for (const text::Tool& tool : conversation.tools) {
+    TESSERA_CHECK(!tool.name().empty() && std::ssize(tool.name()) <= limits::kToolNameBytesMax);
+  }
+  TESSERA_CHECK(!render.reasoning_effort.has_value() || render.thinking.value_or(true));
 }
 
 void check_options(const server::GenerationOptions& options) {
@@ -66,7 +85,7 @@ void parse(std::uint8_t which, std::string_view body) {
     const auto result = server::parse_chat_request(body);
     if (const auto* request = accepted(result)) {
       check_options(request->options);
-      check_messages(request->conversation.messages);
+      check_conversation(request->conversation, request->render);
     }
   } else if (which == 1) {
     const auto result = server::parse_completion_request(body);
@@ -83,7 +102,7 @@ void parse(std::uint8_t which, std::string_view body) {
     if (const auto* request = accepted(result)) {
       if (const auto* text = std::get_if<std::string>(&request->input)) check_text(*text);
       if (const auto* conversation = std::get_if<text::Conversation>(&request->input))
-        check_messages(conversation->messages);
+        check_conversation(*conversation, request->render);
     }
   } else if (which == 3) {
     const auto result = server::parse_detokenize_request(body);
