@@ -88,6 +88,14 @@ TEST(ToolCallFaults, ACallInsideReasoning) {
   EXPECT_EQ(parse(kGlmThinking, "I must<tool_call>get_time</tool_call></think>\nnow"), others) << "the end comes late";
 }
 
+TEST(ToolCallFaults, AKimiSectionEndsTheReasoning) {
+  EXPECT_EQ(parse(kKimiThinking, "r\n" + kimi_section("") + "c"),
+            (ParsedOutput{.reasoning = "r", .content = "c", .calls = {}}));
+  const ParsedOutput unknown = parse(kKimiThinking, "r" + kimi_section(kimi_call("functions.nope:0", "{}")));
+  EXPECT_EQ(unknown.calls.at(0).name, "nope");
+  EXPECT_EQ(unknown.reasoning, "r");
+}
+
 TEST(ToolCallFaults, ReasoningAboutCallsIsNoCall) {
   EXPECT_EQ(parse(kGlmThinking, "I write <tool_call>name</tool_call>, then.</think>ok"),
             (ParsedOutput{.reasoning = "I write name, then.", .content = "ok", .calls = {}}));
