@@ -9,5 +9,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ $# -gt 0 ]; then
   exec clang-tidy-19 --quiet -p "$build" "$@" -- -std=c++23
 fi
-exec run-clang-tidy-19 -quiet -p "$build" -j "$(nproc)" -clang-tidy-binary clang-tidy-19 \
-  "^$PWD/(tessera|apps|bench)/(?!.*_test\.cc$).*\.cc$"
+exec python3 scripts/check_tidy.py "$build"
