@@ -1,20 +1,19 @@
 # tessera_fuzz(NAME SOURCES f_fuzz.cc ROOMS a b LIBRARIES x::y [CORPUS folders] [DICTIONARY file] [MUST_FIND text]
 #              [LIBFUZZER_ONLY])
 #
-# In the preset `fuzz`, declares a libFuzzer target and the ctest case fuzz.NAME (label fuzz) that runs it for
-# TESSERA_FUZZ_SECONDS from a fixed seed. In every other, a target with a CORPUS becomes the ctest case mutate.NAME: the
-# corpus and some thousand changed inputs (tests/fuzz/mutate_main.cc), but for LIBFUZZER_ONLY, which includes libFuzzer's
+# With TESSERA_FUZZ (preset cpu-asan), declares a libFuzzer target and the ctest case fuzz.NAME (label fuzz) that runs it
+# for TESSERA_FUZZ_SECONDS from a fixed seed. Else a target with a CORPUS becomes the ctest case mutate.NAME: the corpus
+# and some thousand changed inputs (tests/fuzz/mutate_main.cc), but for LIBFUZZER_ONLY, which includes libFuzzer's
 # headers. Sources are named *_fuzz.cc; CORPUS names folders of first inputs, as seen from theirs, DICTIONARY a file of
 # words to put them together from. With MUST_FIND the case passes only when the fuzzer stops at a fault whose report
 # holds that text: for canaries, which prove that a fault would be found.
 #
-# Include this before the rooms: it also has every room instrumented.
+# The rooms are instrumented for it in tessera_room().
 set(TESSERA_FUZZ_SECONDS 25 CACHE STRING "How long the ctest case of one fuzz target runs")
 if(TESSERA_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    message(FATAL_ERROR "TESSERA_FUZZ needs clang (preset fuzz); got ${CMAKE_CXX_COMPILER_ID}")
+    message(FATAL_ERROR "TESSERA_FUZZ needs clang (preset cpu-asan); got ${CMAKE_CXX_COMPILER_ID}")
   endif()
-  add_compile_options(-fsanitize=fuzzer-no-link)
   # All fuzz targets and nothing else: `ninja fuzz_targets`.
   add_custom_target(fuzz_targets)
 endif()
@@ -37,6 +36,7 @@ function(tessera_fuzz name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_ROOMS} ${ARG_LIBRARIES})
+  tessera_compile(${name} -O1 -fsanitize=fuzzer-no-link)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
   add_dependencies(fuzz_targets ${name})

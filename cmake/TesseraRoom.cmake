@@ -1,3 +1,5 @@
+find_package(GTest REQUIRED)
+
 # tessera_room(NAME ROOMS a b c LIBRARIES x::y TEST_LABELS fast TEST_ROOMS d e TEST_LIBRARIES z)
 #
 # Declares the room whose CMakeLists.txt calls it: library tessera_NAME from every *.cc of the folder, and, from every
@@ -13,6 +15,12 @@ function(tessera_room name)
   if(sources)
     add_library(tessera_${name} STATIC ${sources})
     set(scope PUBLIC)
+    # Not the backends: their loops would pay for every comparison, and fuzz targets look at what comes from outside.
+    if(TESSERA_FUZZ AND NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "/backends/")
+      tessera_compile(tessera_${name} -O1 -fsanitize=fuzzer-no-link)
+    elseif(TESSERA_SANITIZER)
+      tessera_compile(tessera_${name} -O1)
+    endif()
   else()
     add_library(tessera_${name} INTERFACE)
     set(scope INTERFACE)
@@ -28,6 +36,42 @@ function(tessera_room name)
   endif()
 endfunction()
 
+# tessera_glue(f.cc ...)
+#
+# Sources of the calling folder that join Asio and Beast and compute nothing: optimizing those libraries' templates costs
+# more than all the rest of a room, so sanitizer builds leave it.
+function(tessera_glue)
+  if(TESSERA_SANITIZER)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O0 SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
+# tessera_compile(TARGET OPTION...)
+#
+# Compiles TARGET with the options. clang's sanitizer build also reads the headers that most files include from one
+# precompiled file for each set of options: parsing them is a third and more of compiling a file. The preset cpu does not:
+# there every file must name what it includes, and ccache, which passes over precompiled headers, must help.
+set(tessera_common_headers
+    <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <cstring> <deque> <expected> <filesystem> <fstream>
+    <functional> <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <span> <sstream> <string>
+    <string_view> <thread> <unordered_map> <utility> <variant> <vector>
+    <boost/json.hpp> <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h>)
+function(tessera_compile target)
+  target_compile_options(${target} PRIVATE ${ARGN})
+  if(NOT TESSERA_SANITIZER OR NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    return()
+  endif()
+  string(MAKE_C_IDENTIFIER "tessera_common_headers${ARGN}" headers)
+  if(NOT TARGET ${headers})
+    find_package(Boost 1.81 REQUIRED COMPONENTS json)
+    add_library(${headers} OBJECT ${PROJECT_SOURCE_DIR}/cmake/common_headers.cc)
+    target_compile_options(${headers} PRIVATE ${ARGN})
+    target_link_libraries(${headers} PRIVATE fmt::fmt Boost::json GTest::gmock)
+    target_precompile_headers(${headers} PRIVATE ${tessera_common_headers})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${headers})
+endfunction()
+
 # tessera_test(NAME SOURCES f.cc ROOMS a b LIBRARIES x LABELS fast [WHOLE] [COMPUTES] [TIMEOUT seconds])
 #
 # Declares a GoogleTest program. Each of its cases is one ctest case, so that a failure names itself; with WHOLE the
@@ -36,7 +80,6 @@ endfunction()
 # Tests are compiled more often than run, so their own sources are optimized less than the rooms are (nearly half of the
 # time that compiling them takes); COMPUTES is for those that work formulas out themselves. Sanitizers do not run what is
 # labelled slow, and do not build it.
-find_package(GTest REQUIRED)
 include(GoogleTest)
 function(tessera_test name)
   cmake_parse_arguments(ARG "WHOLE;COMPUTES" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
@@ -49,10 +92,10 @@ function(tessera_test name)
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  if(NOT TESSERA_SANITIZER)
-    target_compile_options(${name} PRIVATE -O1)
-  elseif(NOT ARG_COMPUTES)
-    target_compile_options(${name} PRIVATE -O0)
+  if(TESSERA_SANITIZER AND NOT ARG_COMPUTES)
+    tessera_compile(${name} -O0)
+  else()
+    tessera_compile(${name} -O1)
   endif()
   # ctest would ask a program for its cases, and so miss it; a whole one is a case by name.
   if(TESSERA_SANITIZER AND ARG_WHOLE AND "slow" IN_LIST ARG_LABELS)

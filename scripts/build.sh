@@ -9,5 +9,8 @@ shift
 if ! grep -qsxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "build/$preset/CMakeCache.txt"; then
   rm -rf "build/$preset"
 fi
-[ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >&2
+# Likewise when presets have changed since: CMake itself reads them only when it configures.
+if [ ! -f "build/$preset/build.ninja" ] || [ CMakePresets.json -nt "build/$preset/CMakeCache.txt" ]; then
+  cmake --fresh --preset "$preset" >&2
+fi
 exec ninja -C "build/$preset" "$@" >&2

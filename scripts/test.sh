@@ -3,7 +3,7 @@
 # nonzero when anything failed, a build included.
 #
 #   (nothing)   preset cpu: every test but the linters
-#   --label L   preset cpu (preset fuzz for `fuzz`): the tests with that label only
+#   --label L   preset cpu (preset cpu-asan for `fuzz`): the tests with that label only
 #   --all       all of it: preset cpu, linters, cpu-asan without the slow tests, cpu-tsan for what has threads, fuzzing
 #
 # Results of each stage are left in build/results/, as JUnit files and logs. No test needs a GPU.
@@ -85,7 +85,7 @@ else
   scripts/install_deps.sh || exit 1
 fi
 if [ "$label" = fuzz ]; then
-  stage fuzz fuzz fuzz_targets -L '^fuzz$'
+  stage fuzz cpu-asan fuzz_targets -L '^fuzz$'
 elif [ "$label" = tidy ]; then
   stage tidy cpu all -L '^tidy$'
 else
@@ -106,7 +106,7 @@ if [ "$all" = yes ]; then
   stage asan cpu-asan all -LE '^(slow|tidy|fuzz)$'
   programs=$(IFS='|'; echo "${threaded[*]}")
   stage tsan cpu-tsan "${threaded[*]} tessera make_tiny_model" -R "^(($programs)\\.|tiny_server\$)" -LE '^slow$'
-  stage fuzz fuzz fuzz_targets -L '^fuzz$'
+  stage fuzz cpu-asan fuzz_targets -L '^fuzz$'
 fi
 
 printf 'test: %s\n' "${timings[@]}"

@@ -1,6 +1,6 @@
-// A small stand-in for libFuzzer, for builds that have none (GCC, with or without sanitizers): every input of the
-// corpus, then COUNT inputs made from them by random changes, the same in every run. It does not look at coverage; the
-// preset `fuzz` does.
+// A small stand-in for libFuzzer, for builds that have none (the preset `cpu`): every input of the corpus, then COUNT
+// inputs made from them by random changes, the same in every run. It does not look at coverage; the preset `cpu-asan`
+// does.
 //
 // NAME COUNT CORPUS_DIR...
 #include <algorithm>
