@@ -96,11 +96,13 @@ void encode(benchmark::State& state, const std::string& vocabulary, const std::s
   state.counters["tokens"] = static_cast<double>(tokens);
 }
 
-const bool registered = [] {
+[[maybe_unused]] const bool kRegistered = [] {
   for (const std::string vocabulary : {"kimi_k2", "glm45", "qwen3"}) {
     for (const std::string name : {"prose", "code", "latin", "cyrillic", "han", "hangul", "emoji", "emoji_joined",
                                    "spaces", "digits", "marks"}) {
-      const std::string of = vocabulary + "/" + name;
+      std::string of = vocabulary;
+      of += '/';
+      of += name;
       benchmark::RegisterBenchmark(("tokenizer/pre_tokenize/" + of).c_str(), pre_tokenize, vocabulary, name)
           ->Unit(benchmark::kMillisecond);
       benchmark::RegisterBenchmark(("tokenizer/encode/" + of).c_str(), encode, vocabulary, name)

@@ -134,6 +134,23 @@ TEST(Tiktoken, RefusesBrokenControlTokens) {
             "257, and the name of 300");
 }
 
+TEST(Tiktoken, LoadReportsTheFile) {
+  TestFolder folder;
+  folder.write("tiktoken.model", ranks_of({"ab"}));
+  const auto no_names = Tokenizer::load(folder.path());
+  ASSERT_FALSE(no_names.has_value());
+  EXPECT_EQ(no_names.error(),
+            base::invalid_argument((folder / "tokenizer_config.json").string() +
+                                   ": there is no such file: tiktoken.model needs it for the names of the control "
+                                   "tokens"));
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {"1": {"content": "x"}}})");
+  const auto wrong = Tokenizer::load(folder.path());
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_THAT(wrong.error().to_string(),
+              ::testing::StartsWith("invalid_argument: " + folder.path().string() +
+                                    ": tokenizer_config.json: added_tokens_decoder.1: is not an id from 257 to 512"));
+}
+
 std::vector<std::size_t> block_sizes(const std::string& text) {
   std::vector<std::string_view> blocks;
   cut_as_tiktoken(text, blocks);

@@ -285,8 +285,13 @@ base::Result<std::unique_ptr<Tokenizer>> load_tokenizer_json(const std::filesyst
 
 base::Result<std::unique_ptr<Tokenizer>> load_tiktoken(const std::filesystem::path& model_dir) {
   TESSERA_ASSIGN_OR_RETURN(const std::string ranks, read_text_file(model_dir / "tiktoken.model"));
-  TESSERA_ASSIGN_OR_RETURN(const std::string config, read_text_file(model_dir / "tokenizer_config.json"));
-  base::Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::parse_tiktoken(ranks, config);
+  const base::Result<std::string> config = read_text_file(model_dir / "tokenizer_config.json");
+  if (!config.has_value()) {
+    // Not as kNotFound, which says that the folder has no tokenizer.
+    return base::failure(base::invalid_argument(
+        fmt::format("{}: tiktoken.model needs it for the names of the control tokens", config.error().message())));
+  }
+  base::Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::parse_tiktoken(ranks, *config);
   if (!tokenizer.has_value()) return base::failure(tokenizer.error().with_context(model_dir.string()));
   return tokenizer;
 }
