@@ -230,7 +230,7 @@ base::Result<std::string> read_tools(const std::string& path) {
   };
   std::ifstream file(path, std::ios::binary);
   if (!file) return refuse("cannot be read");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   error_code error;
   const json::value value = json::parse(text, error);
   if (error) return refuse("not valid JSON: " + error.message());

@@ -178,7 +178,7 @@ class Chat {
             read_line(terminal_, fmt::format("result of {}> ", call.name).c_str());
         turns_.push_back({.role = "tool", .content = result.value_or(""), .tool_call_id = call.id});
       }
-      if (calls.empty()) return status;
+      if (calls.empty()) return base::ok_status();
     }
   }
 

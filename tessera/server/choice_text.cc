@@ -14,8 +14,9 @@ base::Result<ChoiceText> ChoiceText::create(const text::Tokenizer& tokenizer, co
   for (const std::string_view marker : text::marker_spellings(options.syntax)) {
     if (const std::optional<text::TokenId> id = tokenizer.token_id(marker)) kept.push_back(*id);
   }
+  text::OutputParser parser(options.syntax, tools);
   return ChoiceText(text::IncrementalDetokenizer(tokenizer, text::SpecialTokens::kSkip, std::move(kept)),
-                    std::move(matcher), text::OutputParser(options.syntax, tools), std::move(options));
+                    std::move(matcher), std::move(parser), std::move(options));
 }
 
 ChoiceDelta ChoiceText::push(const request::TokenEvent& event) {
