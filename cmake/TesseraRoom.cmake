@@ -65,7 +65,7 @@ function(tessera_compile target)
   if(NOT TARGET ${headers})
     find_package(Boost 1.81 REQUIRED COMPONENTS json)
     # What CMake attaches the precompiled headers to; it has nothing of its own.
-    file(WRITE ${CMAKE_BINARY_DIR}/common_headers.cc "")
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/common_headers.cc CONTENT "\n")
     add_library(${headers} OBJECT ${CMAKE_BINARY_DIR}/common_headers.cc)
     target_compile_options(${headers} PRIVATE ${ARGN})
     target_link_libraries(${headers} PRIVATE fmt::fmt Boost::json GTest::gmock)
