@@ -226,6 +226,7 @@ bool EngineLoop::begin(Sequence& sequence, std::vector<kv_cache::Lease> prefix) 
   if (config_.role == EngineRole::kDecode) {
     sequence.state = SequenceState::kReceiving;
     if (base::Status status = accept(sequence, hits); !status.ok()) {
+      pages_->fence_received(sequence);  // The peer was never told of the pages.
       fail(sequence, base::unavailable("the prefill engine gave the request up"));
     }
     return true;
@@ -263,7 +264,9 @@ bool EngineLoop::run_step() {
     rows.push_back(row);
   }
   if (rows.empty()) return !plan.preempted.empty();
+  for (const StepRow& row : rows) pages_->begin_write(*row.sequence, row.start, row.count);
   const std::span<const RowOutcome> outcomes = runner_->run(*pool_, rows);
+  for (const StepRow& row : rows) pages_->end_write(*row.sequence, row.start, row.count);
   ++counters_.steps;
   counters_.rows_checked += std::ssize(rows);
   for (std::size_t r = 0; r < rows.size(); ++r) take_outcome(rows[r], outcomes[r]);

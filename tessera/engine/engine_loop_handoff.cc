@@ -157,8 +157,10 @@ void EngineLoop::take_offer(kv_transfer::OfferReceived offer) {
 }
 
 base::Status EngineLoop::accept(Sequence& sequence, std::int64_t cached_pages) {
-  const auto prompt_pages = static_cast<std::size_t>(base::ceil_div(sequence.prompt_tokens(), config_.page_size));
-  return receiver_->accept(*sequence.receive_key, std::span(sequence.leases).first(prompt_pages),
+  const std::int64_t prompt_pages = base::ceil_div(sequence.prompt_tokens(), config_.page_size);
+  pages_->begin_receive(sequence, cached_pages, prompt_pages);
+  return receiver_->accept(*sequence.receive_key,
+                           std::span(sequence.leases).first(static_cast<std::size_t>(prompt_pages)),
                            static_cast<std::int32_t>(cached_pages));
 }
 
@@ -169,6 +171,7 @@ void EngineLoop::take_committed(const kv_transfer::HandoffCommitted& event) {
   counters_.handoff_wire_bytes += event.statistics.bytes_after;
   Sequence& sequence = *table_.find(entry.mapped());
   sequence.receive_key.reset();
+  pages_->end_receive(sequence);
   if (sequence.aborted) {
     drop(sequence);
     return;
@@ -186,6 +189,7 @@ void EngineLoop::take_aborted(const kv_transfer::HandoffAborted& event) {
   if (entry.empty()) return;  // The sequence was dropped while it waited.
   Sequence& sequence = *table_.find(entry.mapped());
   sequence.receive_key.reset();
+  pages_->fence_received(sequence);
   if (!sequence.aborted) {
     ++counters_.handoffs_failed;
     base::log().error("engine {}: handoff of request {} sequence {} from engine {} failed: {}", info_.id,

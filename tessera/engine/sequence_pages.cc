@@ -110,6 +110,41 @@ void SequencePages::release(Sequence& sequence) {
   changed(sequence);
 }
 
+void SequencePages::begin_write(const Sequence& sequence, std::int64_t start, std::int64_t count) {
+  for (const Lease& lease : pages_of(sequence, start, count)) pool_.begin_write(lease);
+}
+
+void SequencePages::end_write(const Sequence& sequence, std::int64_t start, std::int64_t count) {
+  for (const Lease& lease : pages_of(sequence, start, count)) pool_.end_write(lease);
+}
+
+std::span<const Lease> SequencePages::pages_of(const Sequence& sequence, std::int64_t start, std::int64_t count) const {
+  const std::int64_t page_size = pool_.layout().page_size;
+  const auto first = static_cast<std::size_t>(start / page_size);
+  const auto last = static_cast<std::size_t>(base::ceil_div(start + count, page_size));
+  return std::span(sequence.leases).subspan(first, last - first);
+}
+
+void SequencePages::begin_receive(const Sequence& sequence, std::int64_t first, std::int64_t last) {
+  for (std::int64_t j = first; j < last; ++j) pool_.begin_receive(sequence.leases[static_cast<std::size_t>(j)]);
+}
+
+void SequencePages::end_receive(const Sequence& sequence) {
+  for (const Lease& lease : sequence.leases) {
+    if (pool_.is_current(lease) && pool_.state(lease.page) == kv_cache::PageState::kInTransfer) {
+      pool_.end_receive(lease);
+    }
+  }
+}
+
+void SequencePages::fence_received(const Sequence& sequence) {
+  for (const Lease& lease : sequence.leases) {
+    if (pool_.is_current(lease) && pool_.state(lease.page) == kv_cache::PageState::kInTransfer) {
+      pool_.fence(stream_, lease.page);
+    }
+  }
+}
+
 void SequencePages::cache_prompt(Sequence& sequence) {
   if (sequence.prompt_cached) return;
   sequence.prompt_cached = true;

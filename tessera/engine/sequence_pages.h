@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tessera/base/status.h"
@@ -36,6 +37,14 @@ class SequencePages {
   base::Status grow(Sequence& sequence, std::int64_t count);
   // Ends all leases of the sequence.
   void release(Sequence& sequence);
+  // A step computes `count` tokens of the sequence from `start` on, into its pages; begin before it, end after it.
+  void begin_write(const Sequence& sequence, std::int64_t start, std::int64_t count);
+  void end_write(const Sequence& sequence, std::int64_t start, std::int64_t count);
+  // The sequence's pages first .. last - 1 are given to the peer of a handoff, which fills them. The handoff was
+  // committed, or it ended and the peer writes nothing more; what the peer may still write to is quarantined before.
+  void begin_receive(const Sequence& sequence, std::int64_t first, std::int64_t last);
+  void end_receive(const Sequence& sequence);
+  void fence_received(const Sequence& sequence);
   // Offers the whole pages of the prompt, whose KV is complete, to the prefix cache; once.
   void cache_prompt(Sequence& sequence);
 
@@ -48,6 +57,7 @@ class SequencePages {
  private:
   base::Result<std::vector<kv_cache::Lease>> allocate(const Sequence& sequence, std::int64_t first_position,
                                                       std::int64_t count);
+  std::span<const kv_cache::Lease> pages_of(const Sequence& sequence, std::int64_t start, std::int64_t count) const;
   kv_cache::PrefixScope scope_of(const Sequence& sequence) const;
   void changed(Sequence& sequence) { sequence.leases_epoch = ++last_epoch_; }
 

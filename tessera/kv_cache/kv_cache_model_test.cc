@@ -47,8 +47,19 @@ struct Model {
     PageTag tag = 0;
     std::int32_t leases = 0;
     bool held = false;
+    enum class Content : std::uint8_t { kNone, kByPeer, kComplete } content = Content::kNone;
     bool quarantined = false;
-    QuarantineCause cause = QuarantineCause::kFailedCheck;
+    bool check_failed = false;
+    bool write_in_flight = false;
+
+    PageState state() const {
+      if (quarantined) return PageState::kQuarantined;
+      if (leases > 1) return PageState::kShared;
+      if (leases == 0) return PageState::kCached;
+      return content == Content::kNone     ? PageState::kReserved
+             : content == Content::kByPeer ? PageState::kInTransfer
+                                           : PageState::kLive;
+    }
   };
   struct Entry {
     PageId page = 0;
@@ -69,8 +80,16 @@ struct Model {
   }
   void release(const Lease& lease) {
     if (!current(lease)) return;  // A quarantine ended it.
-    --pages.at(lease.page).leases;
+    Page& page = pages.at(lease.page);
+    if (page.content == Page::Content::kByPeer) {
+      page = Page{.quarantined = true, .write_in_flight = true};
+      return;
+    }
+    --page.leases;
     settle(lease.page);
+  }
+  bool complete(const Lease& lease) const {
+    return current(lease) && pages.at(lease.page).content == Page::Content::kComplete;
   }
   bool pinned(const Chain& chain) const {
     return std::ranges::any_of(cache, [&](const auto& entry) {
@@ -114,15 +133,12 @@ struct Model {
     for (const Chain& chain : below) erase_entry(chain);
   }
   void quarantine(PageId page, QuarantineCause cause) {
-    if (pages.contains(page) && pages.at(page).quarantined) {
-      if (cause == QuarantineCause::kFailedCheck) pages.at(page).cause = cause;
-      return;
+    if (!pages.contains(page) || !pages.at(page).quarantined) {
+      drop(page);
+      Page& p = pages[page];
+      p = Page{.quarantined = true, .write_in_flight = p.content == Page::Content::kByPeer};
     }
-    drop(page);
-    Page& p = pages[page];
-    p = Page{};
-    p.quarantined = true;
-    p.cause = cause;
+    (cause == QuarantineCause::kFailedCheck ? pages.at(page).check_failed : pages.at(page).write_in_flight) = true;
   }
   std::int64_t match_length(const Chain& chain) const {
     std::size_t pages_found = 0;
@@ -182,6 +198,8 @@ class Comparison {
       case 14:
         fence();
         drop(a, b);
+        complete(a);
+        audit(b);
         break;
       case 15:
         free_again(a);
@@ -224,6 +242,9 @@ class Comparison {
       RC_ASSERT(!model_.pages.contains(lease->page));
       model_.pages[lease->page] = Model::Page{.tag = lease->tag, .leases = 1};
       sequence.leases.push_back(*lease);
+      // Most are written at once; a few stay reserved, or are a peer's to fill.
+      if (a % 8 == 0) continue;
+      a % 8 == 1 ? receive(*lease) : write(*lease);
     }
     sequences_.push_back(std::move(sequence));
     if (!enough) finish(static_cast<std::uint16_t>(sequences_.size() - 1));
@@ -243,7 +264,7 @@ class Comparison {
         RC_ASSERT(leases[j] == before[j]);
         continue;
       }
-      taking = taking && model_.current(before[j]) && !model_.pages.at(before[j].page).held &&
+      taking = taking && model_.complete(before[j]) && !model_.pages.at(before[j].page).held &&
                (model_.pages.at(before[j].page).leases == 1 || before[j].owner == leases[j].owner);
       if (taking && model_.pages.at(before[j].page).leases > 1) {
         // It was cached under this very chain before, and dropped: all its holders know that owner.
@@ -275,7 +296,7 @@ class Comparison {
   void fork(std::uint16_t a) {
     if (sequences_.empty()) return;
     const Sequence& original = sequences_[a % sequences_.size()];
-    if (!std::ranges::all_of(original.leases, [&](const Lease& lease) { return model_.current(lease); })) return;
+    if (!std::ranges::all_of(original.leases, [&](const Lease& lease) { return model_.complete(lease); })) return;
     Sequence copy{original.chain, {}};
     for (const Lease& lease : original.leases) {
       copy.leases.push_back(pool_->share(*stream_, lease));
@@ -284,13 +305,53 @@ class Comparison {
     sequences_.push_back(std::move(copy));
   }
 
+  void write(const Lease& lease) {
+    pool_->begin_write(lease);
+    RC_ASSERT(pool_->state(lease.page) == PageState::kWriting);
+    pool_->end_write(lease);
+    model_.pages.at(lease.page).content = Model::Page::Content::kComplete;
+  }
+
+  void receive(const Lease& lease) {
+    pool_->begin_receive(lease);
+    model_.pages.at(lease.page).content = Model::Page::Content::kByPeer;
+  }
+
+  // What a sequence's pages still miss is written.
+  void complete(std::uint16_t a) {
+    if (sequences_.empty()) return;
+    for (const Lease& lease : sequences_[a % sequences_.size()].leases) {
+      if (!model_.current(lease)) continue;
+      Model::Page& page = model_.pages.at(lease.page);
+      if (page.content == Model::Page::Content::kNone) write(lease);
+      if (page.content == Model::Page::Content::kByPeer) pool_->end_receive(lease);
+      page.content = Model::Page::Content::kComplete;
+    }
+  }
+
+  void audit(std::uint16_t b) {
+    if (b % 8 != 0) return;
+    QuarantineAudit expected;
+    for (auto it = model_.pages.begin(); it != model_.pages.end();) {
+      const Model::Page page = it->second;
+      const bool freed = page.quarantined && !page.write_in_flight;
+      if (page.quarantined) ++(freed ? expected.freed : expected.kept);
+      it = freed ? model_.pages.erase(it) : std::next(it);
+    }
+    const QuarantineAudit found = pool_->audit_quarantined(*stream_);
+    RC_ASSERT(found.freed == expected.freed && found.kept == expected.kept);
+  }
+
+  // Of every second page, so that what is audited may still have a write in flight.
   void fence() {
-    for (PageId page = 1; page <= kPages; ++page) {
+    fence_from_ = 3 - fence_from_;
+    for (PageId page = fence_from_; page <= kPages; page += 2) {
       pool_->fence(*stream_, page);
       const auto it = model_.pages.find(page);
-      if (it != model_.pages.end() && it->second.quarantined && it->second.cause == QuarantineCause::kWriteInFlight) {
-        model_.pages.erase(it);
-      }
+      if (it == model_.pages.end()) continue;
+      if (it->second.content == Model::Page::Content::kByPeer) it->second.content = Model::Page::Content::kNone;
+      it->second.write_in_flight = false;
+      if (it->second.quarantined && !it->second.check_failed) model_.pages.erase(it);
     }
   }
 
@@ -331,12 +392,12 @@ class Comparison {
       std::int32_t leases = 0;
       if (const auto it = model_.pages.find(page); it != model_.pages.end()) {
         leases = it->second.leases;
-        state = it->second.quarantined ? PageState::kQuarantined : leases > 0 ? PageState::kLeased : PageState::kCached;
+        state = it->second.state();
       }
-      ++(state == PageState::kFree     ? expected.free
-         : state == PageState::kLeased ? expected.leased
-         : state == PageState::kCached ? expected.cached
-                                       : expected.quarantined);
+      ++(state == PageState::kFree          ? expected.free
+         : state == PageState::kCached      ? expected.cached
+         : state == PageState::kQuarantined ? expected.quarantined
+                                            : expected.leased);
       RC_ASSERT(pool_->state(page) == state);
       RC_ASSERT(pool_->lease_count(page) == leases);
     }
@@ -363,6 +424,7 @@ class Comparison {
   std::vector<Lease> ended_;
   std::set<PageTag> tags_;
   std::uint64_t sequence_ids_ = 0;
+  PageId fence_from_ = 1;
 };
 
 // Thousands of quarantines would be logged.

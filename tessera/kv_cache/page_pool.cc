@@ -1,6 +1,7 @@
 #include "tessera/kv_cache/page_pool.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -109,12 +110,20 @@ void PagePool::write_lease_count(ops::Stream& stream, PageId page) {
   backend_.copy_to_device(stream, lease_counts_ + page, &pages_[page].leases, sizeof(pages_[page].leases));
 }
 
-void PagePool::enter(PageId page, PageState state) {
+void PagePool::enter(PageId page, PageEvent event, PageState state) {
+  const PageState from = pages_[page].state;
+  TESSERA_CHECK(may_follow(from, event, state), "page " + std::to_string(page) + ": " + page_event_name(event) +
+                                                    " takes no page from " + page_state_name(from) + " to " +
+                                                    page_state_name(state));
   const auto count = [this](PageState s) -> std::int64_t& {
     switch (s) {
       case PageState::kFree:
         return counts_.free;
-      case PageState::kLeased:
+      case PageState::kReserved:
+      case PageState::kWriting:
+      case PageState::kLive:
+      case PageState::kShared:
+      case PageState::kInTransfer:
         return counts_.leased;
       case PageState::kCached:
         return counts_.cached;
@@ -123,16 +132,32 @@ void PagePool::enter(PageId page, PageState state) {
     }
     return counts_.free;
   };
-  --count(pages_[page].state);
+  --count(from);
   ++count(state);
   pages_[page].state = state;
 }
 
-void PagePool::make_free(ops::Stream& stream, PageId page) {
-  enter(page, PageState::kFree);
+void PagePool::make_free(ops::Stream& stream, PageId page, PageEvent event) {
+  enter(page, event, PageState::kFree);
   pages_[page] = Page{};
   write_record(stream, page);
   free_.push_back(page);
+}
+
+// Ends the page's life, and all leases that are left.
+void PagePool::put_in_quarantine(ops::Stream& stream, PageId page, PageEvent event, QuarantineCause cause) {
+  Page& p = pages_[page];
+  const bool was_held = p.held_by_cache;
+  const bool in_transfer = p.state == PageState::kInTransfer;
+  if (p.state == PageState::kFree) free_.erase(std::find(free_.begin(), free_.end(), page));
+  if (const std::int32_t holds = p.leases + (was_held ? 1 : 0); holds > 0) ended_[p.tag] = holds;
+  enter(page, event, PageState::kQuarantined);
+  p = Page{};
+  p.state = PageState::kQuarantined;
+  p.check_failed = cause == QuarantineCause::kFailedCheck;
+  p.write_in_flight = in_transfer || cause == QuarantineCause::kWriteInFlight;
+  write_record(stream, page);
+  if (was_held && observer_ != nullptr) observer_->quarantined(page);
 }
 
 // One of the leases, or the cache's hold, that a quarantine ended is given back.
@@ -152,7 +177,7 @@ base::Result<Lease> PagePool::allocate(ops::Stream& stream, PageOwner owner, std
   const PageId page = free_.back();
   free_.pop_back();
   if (++next_tag_ == 0) ++next_tag_;  // 0 means "not allocated".
-  enter(page, PageState::kLeased);
+  enter(page, PageEvent::kAllocate, PageState::kReserved);
   Page& p = pages_[page];
   p.tag = next_tag_;
   p.owner = owner;
@@ -167,11 +192,30 @@ bool PagePool::is_current(const Lease& lease) const {
   return pages_[lease.page].tag == lease.tag;
 }
 
+void PagePool::begin_write(const Lease& lease) {
+  if (!is_current(lease)) return;
+  TESSERA_CHECK(!pages_[lease.page].held_by_cache, describe(lease) + " is the prefix cache's");
+  enter(lease.page, PageEvent::kBeginWrite, PageState::kWriting);
+}
+
+void PagePool::end_write(const Lease& lease) {
+  if (is_current(lease)) enter(lease.page, PageEvent::kEndWrite, PageState::kLive);
+}
+
+void PagePool::begin_receive(const Lease& lease) {
+  TESSERA_CHECK(is_current(lease), describe(lease));
+  enter(lease.page, PageEvent::kBeginReceive, PageState::kInTransfer);
+}
+
+void PagePool::end_receive(const Lease& lease) {
+  if (is_current(lease)) enter(lease.page, PageEvent::kEndReceive, PageState::kLive);
+}
+
 Lease PagePool::share(ops::Stream& stream, const Lease& lease) {
   TESSERA_CHECK(is_current(lease), describe(lease));
   Page& p = pages_[lease.page];
+  enter(lease.page, PageEvent::kShare, p.state == PageState::kCached ? PageState::kLive : PageState::kShared);
   ++p.leases;
-  if (p.state == PageState::kCached) enter(lease.page, PageState::kLeased);
   write_lease_count(stream, lease.page);
   if (p.held_by_cache && p.leases == 1 && observer_ != nullptr) observer_->lease_began(lease.page);
   return Lease{lease.page, p.tag, p.owner};
@@ -187,13 +231,17 @@ base::Status PagePool::release(ops::Stream& stream, const Lease& lease) {
   Page& p = pages_[lease.page];
   --p.leases;
   if (p.leases > 0) {
+    enter(lease.page, PageEvent::kRelease, p.leases == 1 ? PageState::kLive : PageState::kShared);
     write_lease_count(stream, lease.page);
   } else if (p.held_by_cache) {
-    enter(lease.page, PageState::kCached);
+    enter(lease.page, PageEvent::kRelease, PageState::kCached);
     write_lease_count(stream, lease.page);
     if (observer_ != nullptr) observer_->leases_ended(lease.page);
+  } else if (p.state == PageState::kInTransfer) {
+    base::log().warn("page pool: {} to quarantine: it was given back while a peer may write to it", describe(lease));
+    put_in_quarantine(stream, lease.page, PageEvent::kRelease, QuarantineCause::kWriteInFlight);
   } else {
-    make_free(stream, lease.page);
+    make_free(stream, lease.page, PageEvent::kRelease);
   }
   return base::ok_status();
 }
@@ -201,8 +249,9 @@ base::Status PagePool::release(ops::Stream& stream, const Lease& lease) {
 Lease PagePool::set_cached(ops::Stream& stream, const Lease& lease, PageOwner chain_owner) {
   TESSERA_CHECK(is_current(lease), describe(lease));
   Page& p = pages_[lease.page];
-  TESSERA_CHECK(!p.held_by_cache && p.leases >= 1);
+  TESSERA_CHECK(!p.held_by_cache);
   TESSERA_CHECK(p.leases == 1 || p.owner == chain_owner, "other holders would keep the old owner");
+  enter(lease.page, PageEvent::kSetCached, p.state);
   p.held_by_cache = true;
   p.owner = chain_owner;
   backend_.copy_to_device(stream, owners_ + lease.page, &p.owner, sizeof(p.owner));
@@ -216,37 +265,91 @@ base::Status PagePool::drop_cached(ops::Stream& stream, const Lease& lease) {
   }
   Page& p = pages_[lease.page];
   p.held_by_cache = false;
-  if (p.leases == 0) make_free(stream, lease.page);
+  if (p.leases == 0) {
+    make_free(stream, lease.page, PageEvent::kDropCached);
+  } else {
+    enter(lease.page, PageEvent::kDropCached, p.state);
+  }
   return base::ok_status();
 }
 
 void PagePool::quarantine(ops::Stream& stream, PageId page, std::string_view reason, QuarantineCause cause) {
   TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
   Page& p = pages_[page];
-  base::log().warn("page pool: page {} (tag {}, owner {:x}, position {}, {} leases) to quarantine: {}", page, p.tag,
-                   p.owner, p.position, p.leases, reason);
+  base::log().warn("page pool: page {} ({}, tag {}, owner {:x}, position {}, {} leases) to quarantine: {}", page,
+                   page_state_name(p.state), p.tag, p.owner, p.position, p.leases, reason);
   if (p.state == PageState::kQuarantined) {
-    if (cause == QuarantineCause::kFailedCheck) p.cause = cause;
-    return;
-  }
-  if (p.state == PageState::kFree) {
-    free_.erase(std::find(free_.begin(), free_.end(), page));
+    enter(page, PageEvent::kQuarantine, PageState::kQuarantined);
+    (cause == QuarantineCause::kFailedCheck ? p.check_failed : p.write_in_flight) = true;
   } else {
-    ended_[p.tag] = p.leases + (p.held_by_cache ? 1 : 0);
+    put_in_quarantine(stream, page, PageEvent::kQuarantine, cause);
   }
-  const bool was_held = p.held_by_cache;
-  enter(page, PageState::kQuarantined);
-  p = Page{};
-  p.state = PageState::kQuarantined;
-  p.cause = cause;
-  write_record(stream, page);
-  if (was_held && observer_ != nullptr) observer_->quarantined(page);
 }
 
 void PagePool::fence(ops::Stream& stream, PageId page) {
   TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
+  Page& p = pages_[page];
+  if (p.state == PageState::kInTransfer) {
+    enter(page, PageEvent::kFence, PageState::kReserved);
+  } else if (p.state == PageState::kQuarantined && p.write_in_flight) {
+    if (p.check_failed) {
+      enter(page, PageEvent::kFence, PageState::kQuarantined);
+      p.write_in_flight = false;
+    } else {
+      make_free(stream, page, PageEvent::kFence);
+    }
+  }
+}
+
+// Every bit of the page is seen as one and as zero. The records end as those of a free page.
+bool PagePool::rewrites_cleanly(ops::Stream& stream, PageId page) {
+  std::vector<std::byte> pattern;
+  std::vector<std::byte> found;
+  const auto reads_back = [&](const void* device, std::int64_t bytes, const void* expected) {
+    found.resize(static_cast<std::size_t>(bytes));
+    backend_.copy_to_host(stream, found.data(), device, bytes);
+    stream.synchronize();
+    return std::memcmp(found.data(), expected, found.size()) == 0;
+  };
+  const auto rewrites = [&](std::byte* device, std::int64_t bytes) {
+    pattern.assign(static_cast<std::size_t>(bytes), std::byte{0xff});
+    backend_.copy_to_device(stream, device, pattern.data(), bytes);
+    const bool held_pattern = reads_back(device, bytes, pattern.data());
+    backend_.fill_zero(stream, device, bytes);
+    pattern.assign(pattern.size(), std::byte{0});
+    return reads_back(device, bytes, pattern.data()) && held_pattern;
+  };
+  bool clean = true;
+  const ops::KvLayout& layout = cache_.layout;
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (int part = 0; part < layout.layer_parts(layer); ++part) {
+      clean &= rewrites(cache_.page_data(layer, part, page), layout.row_bytes(part) * layout.page_size);
+      if (!layout.part_has_scales(part)) continue;
+      clean &= rewrites(cache_.page_scales(layer, part, page), layout.row_scale_bytes(part) * layout.page_size);
+    }
+  }
+  write_record(stream, page);
   const Page& p = pages_[page];
-  if (p.state == PageState::kQuarantined && p.cause == QuarantineCause::kWriteInFlight) make_free(stream, page);
+  return clean && reads_back(tags_ + page, sizeof(p.tag), &p.tag) &&
+         reads_back(owners_ + page, sizeof(p.owner), &p.owner) &&
+         reads_back(positions_ + page, sizeof(p.position), &p.position) &&
+         reads_back(lease_counts_ + page, sizeof(p.leases), &p.leases);
+}
+
+QuarantineAudit PagePool::audit_quarantined(ops::Stream& stream) {
+  QuarantineAudit audit;
+  for (PageId page = 1; page <= total(); ++page) {
+    const Page& p = pages_[page];
+    if (p.state != PageState::kQuarantined) continue;
+    if (!p.write_in_flight && rewrites_cleanly(stream, page)) {
+      make_free(stream, page, PageEvent::kAudit);
+      base::log().info("page pool: page {} was rewritten and is free again", page);
+      ++audit.freed;
+    } else {
+      ++audit.kept;
+    }
+  }
+  return audit;
 }
 
 PageState PagePool::state(PageId page) const {
@@ -283,9 +386,19 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
         ++found.free;
         sound = p.tag == 0 && p.leases == 0 && !p.held_by_cache;
         break;
-      case PageState::kLeased:
+      case PageState::kReserved:
+      case PageState::kWriting:
+      case PageState::kInTransfer:
         ++found.leased;
-        sound = p.tag != 0 && p.leases > 0;
+        sound = p.tag != 0 && p.leases == 1 && !p.held_by_cache;
+        break;
+      case PageState::kLive:
+        ++found.leased;
+        sound = p.tag != 0 && p.leases == 1;
+        break;
+      case PageState::kShared:
+        ++found.leased;
+        sound = p.tag != 0 && p.leases > 1;
         break;
       case PageState::kCached:
         ++found.cached;
@@ -293,7 +406,7 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
         break;
       case PageState::kQuarantined:
         ++found.quarantined;
-        sound = p.tag == 0 && p.leases == 0 && !p.held_by_cache;
+        sound = p.tag == 0 && p.leases == 0 && !p.held_by_cache && (p.check_failed || p.write_in_flight);
         break;
     }
     if (!sound || listed_free[page] != (p.state == PageState::kFree)) {

@@ -4,11 +4,9 @@
 // step compares the device's arrays with the tags that sequences were given (their leases), never a copy with itself.
 // Tags change at every allocation and again at every free, before the page can be handed to anybody else.
 //
-// States of a page (docs/kv_page.md draws the transitions):
-//   free         nobody's; its tag on the device is 0
-//   leased       one or more leases
-//   cached       no lease; kept by the prefix cache, evictable
-//   quarantined  may not be handed out: a check failed on it, or a write to it may still be in flight
+// A page's states, and what may follow what, are page_life.h's; docs/kv_page.md says who does it. Every function here
+// that changes a page makes one transition of that table, and aborts on any other: to share a page that was never
+// written, to write to a shared one or to give one back in the middle of a step are programmer's errors.
 //
 // Records are copied to the device on the caller's stream. Host memory behind such a copy may change before the copy
 // runs; then it carries a newer value, and the copy of that newer value follows it: the records only ever become
@@ -24,14 +22,14 @@
 
 #include "tessera/base/status.h"
 #include "tessera/kv_cache/lease.h"
+#include "tessera/kv_cache/page_life.h"
 #include "tessera/ops/backend.h"
 
 namespace tessera::kv_cache {
 
-enum class PageState : std::uint8_t { kFree, kLeased, kCached, kQuarantined };
-
+// Why a page is in quarantine; both may hold.
 enum class QuarantineCause : std::uint8_t {
-  kFailedCheck,    // Its content or records cannot be trusted: it stays in quarantine for the pool's life.
+  kFailedCheck,    // Its content or records cannot be trusted: it stays until audit_quarantined() rewrote it.
   kWriteInFlight,  // Somebody may still write to it: it stays until fence().
 };
 
@@ -50,10 +48,15 @@ class CachedPageObserver {
 struct PageCounts {
   std::int64_t total = 0;  // The null page not counted.
   std::int64_t free = 0;
-  std::int64_t leased = 0;
+  std::int64_t leased = 0;  // Reserved, writing, live, shared or in transfer.
   std::int64_t cached = 0;
   std::int64_t quarantined = 0;
   friend bool operator==(const PageCounts&, const PageCounts&) = default;
+};
+
+struct QuarantineAudit {
+  std::int64_t freed = 0;
+  std::int64_t kept = 0;  // They did not read back what was written, or a write to them may still be in flight.
 };
 
 class PagePool {
@@ -64,11 +67,20 @@ class PagePool {
 
   // A free page, with a new tag, written to the device's records on the stream. resource_exhausted when none is free.
   base::Result<Lease> allocate(ops::Stream& stream, PageOwner owner, std::int32_t position);
-  // One more lease on a leased or cached page. `lease` must carry the page's current tag (checked).
+  // A step of the page's holder, who has the only lease, writes to it; until end_write nobody may do anything else with
+  // it. Not for a page that the prefix cache holds. A lease that ended is passed over: the step's own check refuses it.
+  void begin_write(const Lease& lease);
+  void end_write(const Lease& lease);
+  // A reserved page is given to the peer of a handoff, which may write to it until end_receive (all is there, and it
+  // writes no more) or fence (it writes no more). end_receive passes over a lease that ended.
+  void begin_receive(const Lease& lease);
+  void end_receive(const Lease& lease);
+  // One more lease on a live, shared or cached page. `lease` must carry the page's current tag (checked).
   Lease share(ops::Stream& stream, const Lease& lease);
   // Ends a lease. The last one frees the page (its tag changes at once), or leaves it cached if the prefix cache holds
-  // it. Releasing a lease whose tag is not the page's current one is a double free: counted, logged, and without effect
-  // (corruption status), except that leases which a quarantine ended may be released, once each.
+  // it; a page in transfer goes to quarantine, as its peer may still write to it. Releasing a lease whose tag is not
+  // the page's current one is a double free: counted, logged, and without effect (corruption status), except that
+  // leases which a quarantine ended may be released, once each.
   base::Status release(ops::Stream& stream, const Lease& lease);
   // Hands a page over to the prefix cache or takes it back: a page that the cache holds becomes `cached`, not free,
   // when its last lease ends. set_cached also rewrites the owner (from its sequence to its chain) and returns the lease
@@ -78,15 +90,18 @@ class PagePool {
   // The cache lets go. Frees the page if nobody leases it. Corruption status, and no effect, if the cache does not hold
   // the page under this tag.
   base::Status drop_cached(ops::Stream& stream, const Lease& lease);
-  // The page (1 .. total, checked) is not handed out again, unless the cause is a write in flight and fence() ends it.
-  // Its tag changes, so every other holder's next check fails. Leases on it end silently: releasing them later is not a
-  // double free, nor is drop_cached. Whatever state it was in; for a page in quarantine already only the cause may
-  // grow worse.
+  // The page (1 .. total, checked) is not handed out again until every cause that was given has ended. Its tag changes,
+  // so every other holder's next check fails. Leases on it end silently: releasing them later is not a double free, nor
+  // is drop_cached. Whatever state it was in; a page in transfer has a write in flight, whatever the cause.
   void quarantine(ops::Stream& stream, PageId page, std::string_view reason,
                   QuarantineCause cause = QuarantineCause::kFailedCheck);
-  // No write to the page can arrive any more: a page that is in quarantine for kWriteInFlight becomes free. No effect
-  // on any other page.
+  // No write of a peer to the page can arrive any more. A page in transfer is reserved again; one that is in quarantine
+  // for nothing else becomes free. No effect on any other page.
   void fence(ops::Stream& stream, PageId page);
+  // Rewrites every page that a check failed on and that nobody may write to: all its bytes are set, read back, cleared
+  // and read back, as its records are. What reads back right becomes free; its next tag is a new one. The way back to
+  // service that an operator chooses; waits for the device.
+  QuarantineAudit audit_quarantined(ops::Stream& stream);
 
   PageState state(PageId page) const;
   std::int32_t lease_count(PageId page) const;
@@ -111,6 +126,7 @@ class PagePool {
   void fail_nth_allocation_for_fault_injection(std::int64_t n) { allocations_until_failure_ = n; }
   std::uint64_t* mutable_tags_for_fault_injection() { return tags_; }
   std::uint64_t* mutable_owners_for_fault_injection() { return owners_; }
+  std::int32_t* mutable_lease_counts_for_fault_injection() { return lease_counts_; }
 
   const ops::KvCacheView& cache() const { return cache_; }
   const ops::PageRecords& records() const { return records_; }
@@ -127,14 +143,19 @@ class PagePool {
     std::int32_t position = -1;
     std::int32_t leases = 0;
     bool held_by_cache = false;
-    QuarantineCause cause = QuarantineCause::kFailedCheck;  // Of a quarantined page.
+    // Of a page in quarantine: at least one.
+    bool check_failed = false;
+    bool write_in_flight = false;
   };
   // All four records: only where the page begins or ends a life. What changes in between is written alone, so that a
   // record that was damaged on the device is never repaired, and the next check finds it.
   void write_record(ops::Stream& stream, PageId page);
   void write_lease_count(ops::Stream& stream, PageId page);
-  void enter(PageId page, PageState state);
-  void make_free(ops::Stream& stream, PageId page);
+  // The only place that changes a page's state. Aborts where page_life.h has no such transition.
+  void enter(PageId page, PageEvent event, PageState state);
+  void make_free(ops::Stream& stream, PageId page, PageEvent event);
+  void put_in_quarantine(ops::Stream& stream, PageId page, PageEvent event, QuarantineCause cause);
+  bool rewrites_cleanly(ops::Stream& stream, PageId page);
   bool end_silently(PageTag tag);
   std::int64_t total() const { return cache_.num_pages - 1; }
 

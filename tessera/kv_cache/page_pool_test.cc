@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tests/support/failing_backend.h"
+#include "tests/support/forwarding_backend.h"
 
 namespace tessera::kv_cache {
 namespace {
@@ -26,6 +28,12 @@ class PagePoolTest : public ::testing::Test {
     auto lease = pool_->allocate(*stream_, owner_of_sequence(sequence), position);
     EXPECT_TRUE(lease.has_value());
     return lease.value_or(Lease{});
+  }
+  Lease take_written(std::int32_t position = 0) {
+    const Lease lease = take(position);
+    pool_->begin_write(lease);
+    pool_->end_write(lease);
+    return lease;
   }
   void expect_sound() {
     const base::Status status = pool_->check_conservation(*stream_);
@@ -65,7 +73,7 @@ TEST_F(PagePoolTest, AllocationWritesTheRecords) {
   EXPECT_EQ(pool_->records().owners[lease.page], owner_of_sequence(42));
   EXPECT_EQ(pool_->records().positions[lease.page], 7);
   EXPECT_EQ(pool_->records().lease_counts[lease.page], 1);
-  EXPECT_EQ(pool_->state(lease.page), PageState::kLeased);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kReserved);
   expect_sound();
 }
 
@@ -124,12 +132,13 @@ TEST_F(PagePoolTest, DoubleFreeIsDetectedAndHasNoEffect) {
 
 TEST_F(PagePoolTest, SharedPageIsFreedByItsLastLease) {
   make(1);
-  const Lease first = take();
+  const Lease first = take_written();
   const Lease second = pool_->share(*stream_, first);
   EXPECT_EQ(second, first);
   EXPECT_EQ(pool_->records().lease_counts[first.page], 2);
+  EXPECT_EQ(pool_->state(first.page), PageState::kShared);
   ASSERT_TRUE(pool_->release(*stream_, first).ok());
-  EXPECT_EQ(pool_->state(first.page), PageState::kLeased);
+  EXPECT_EQ(pool_->state(first.page), PageState::kLive);
   EXPECT_EQ(pool_->records().lease_counts[first.page], 1);
   ASSERT_TRUE(pool_->release(*stream_, second).ok());
   EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
@@ -138,7 +147,7 @@ TEST_F(PagePoolTest, SharedPageIsFreedByItsLastLease) {
 
 TEST_F(PagePoolTest, CachedPageOutlivesItsLeases) {
   make(1);
-  const Lease own = take();
+  const Lease own = take_written();
   const Lease cached = pool_->set_cached(*stream_, own, owner_of_chain(1234));
   EXPECT_EQ(cached.tag, own.tag);
   EXPECT_EQ(cached.owner, owner_of_chain(1234));
@@ -160,7 +169,7 @@ TEST_F(PagePoolTest, CachedPageOutlivesItsLeases) {
 
 TEST_F(PagePoolTest, QuarantineEndsLeasesSilentlyAndForGood) {
   make(2);
-  const Lease lease = take();
+  const Lease lease = take_written();
   pool_->share(*stream_, lease);
   pool_->quarantine(*stream_, lease.page, "test");
   EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 1));
@@ -183,7 +192,7 @@ TEST_F(PagePoolTest, FenceFreesOnlyWhatWaitsForIt) {
   make(2);
   const Lease lease = take();
   pool_->fence(*stream_, lease.page);
-  EXPECT_EQ(pool_->state(lease.page), PageState::kLeased);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kReserved);
   pool_->quarantine(*stream_, lease.page, "test", QuarantineCause::kWriteInFlight);
   EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
   pool_->fence(*stream_, lease.page);
@@ -279,12 +288,176 @@ TEST_F(PagePoolTest, FailsCleanlyWithoutDeviceMemory) {
             StatusCode::kOutOfRange);
 }
 
+TEST_F(PagePoolTest, WritingEndsLive) {
+  make(1);
+  const Lease lease = take();
+  for (int step = 0; step < 2; ++step) {
+    pool_->begin_write(lease);
+    EXPECT_EQ(pool_->state(lease.page), PageState::kWriting);
+    expect_sound();
+    pool_->end_write(lease);
+    EXPECT_EQ(pool_->state(lease.page), PageState::kLive);
+  }
+  // A lease that ended while the step ran, and one that had ended before it.
+  pool_->begin_write(lease);
+  pool_->quarantine(*stream_, lease.page, "test");
+  pool_->end_write(lease);
+  pool_->begin_write(lease);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, PageInTransferIsLiveOrReservedAtItsEnd) {
+  make(1);
+  const Lease lease = take();
+  pool_->begin_receive(lease);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kInTransfer);
+  expect_sound();
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kReserved);
+  pool_->begin_receive(lease);
+  pool_->end_receive(lease);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kLive);
+  ASSERT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
+  expect_sound();
+}
+
+// Whoever forgets that a peer may still write: the pool does not.
+TEST_F(PagePoolTest, PageInTransferIsNotFreeBeforeItsFence) {
+  make(1);
+  const Lease lease = take();
+  pool_->begin_receive(lease);
+  ASSERT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_EQ(pool_->counts(), counts(0, 0, 0, 1));
+  EXPECT_NE(pool_->records().tags[lease.page], lease.tag);
+  EXPECT_EQ(pool_->release(*stream_, lease).code(), StatusCode::kCorruption);
+  EXPECT_EQ(pool_->audit_quarantined(*stream_).freed, 0);
+  expect_sound();
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, FailedCheckOfAPageInTransferWaitsForFenceAndAudit) {
+  make(1);
+  const Lease lease = take();
+  pool_->begin_receive(lease);
+  pool_->quarantine(*stream_, lease.page, "digest", QuarantineCause::kFailedCheck);
+  pool_->end_receive(lease);
+  EXPECT_EQ(pool_->audit_quarantined(*stream_).kept, 1);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  pool_->fence(*stream_, lease.page);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  expect_sound();
+  EXPECT_EQ(pool_->audit_quarantined(*stream_).freed, 1);
+  EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
+  EXPECT_TRUE(pool_->release(*stream_, lease).ok());
+  EXPECT_EQ(pool_->double_frees(), 0);
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, AuditRewritesPagesAndRecords) {
+  for (const bool latent : {false, true}) {
+    ops::LayerSet index_layers;
+    index_layers.insert(1);
+    const ops::KvLayout layout = latent ? ops::mla_kv_layout(ops::KvFormat::kF8E4M3, 3, 4, 20, 6, 12, index_layers)
+                                        : ops::gqa_kv_layout(ops::KvFormat::kBF16, 2, 4, 2, 8);
+    pool_ = std::move(*PagePool::create(*backend_, *stream_, layout, 3));
+    const Lease kept = take(0);
+    const Lease lease = take(1);
+    const auto bytes = static_cast<std::size_t>(layout.pool_bytes(4));
+    std::vector<std::byte> expected(bytes, std::byte{0x5a});
+    std::copy(expected.begin(), expected.end(), pool_->cache().base);
+    pool_->quarantine(*stream_, lease.page, "test");
+    pool_->mutable_tags_for_fault_injection()[lease.page] = 77;
+    const QuarantineAudit audit = pool_->audit_quarantined(*stream_);
+    EXPECT_EQ(audit.freed, 1);
+    EXPECT_EQ(audit.kept, 0);
+    // Exactly that page's bytes are zero.
+    std::int64_t zeros = 0;
+    for (std::size_t i = 0; i < bytes; ++i) {
+      zeros += pool_->cache().base[i] == std::byte{0} ? 1 : 0;
+      EXPECT_TRUE(pool_->cache().base[i] == std::byte{0} || pool_->cache().base[i] == std::byte{0x5a});
+    }
+    EXPECT_EQ(zeros, layout.page_bytes());
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
+      EXPECT_EQ(*pool_->cache().page_data(layer, 0, lease.page), std::byte{0});
+      EXPECT_EQ(*pool_->cache().page_data(layer, 0, kept.page), std::byte{0x5a});
+    }
+    expect_sound();
+    const Lease again = take(5);
+    EXPECT_EQ(again.page, lease.page);
+    EXPECT_NE(again.tag, lease.tag);
+    EXPECT_TRUE(pool_->is_current(kept));
+  }
+}
+
+// Memory of which one bit cannot be changed.
+class StuckBit final : public tests::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void stick(std::byte* at, bool value) {
+    at_ = at;
+    value_ = value;
+  }
+  void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override {
+    if (at_ != nullptr) *at_ = value_ ? *at_ | std::byte{4} : *at_ & ~std::byte{4};
+    ForwardingBackend::copy_to_host(stream, host, device, bytes);
+  }
+
+ private:
+  std::byte* at_ = nullptr;
+  bool value_ = false;
+};
+
+TEST_F(PagePoolTest, MemoryThatDoesNotReadBackStaysInQuarantine) {
+  StuckBit broken(*backend_);
+  pool_ = std::move(*PagePool::create(broken, *stream_, ops::gqa_kv_layout(ops::KvFormat::kF8E4M3, 2, 4, 2, 8), 2));
+  const Lease lease = take();
+  pool_->quarantine(*stream_, lease.page, "test");
+  std::byte* const data = pool_->cache().page_data(1, ops::kPartV, lease.page) + 9;
+  std::byte* const scale = pool_->cache().page_scales(0, ops::kPartK, lease.page);
+  auto* const tag = reinterpret_cast<std::byte*>(pool_->mutable_tags_for_fault_injection() + lease.page);
+  for (const auto& [at, value] : {std::pair{data, true}, {data, false}, {scale, true}, {scale, false}, {tag, true}}) {
+    broken.stick(at, value);
+    EXPECT_EQ(pool_->audit_quarantined(*stream_).kept, 1);
+    EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  }
+  broken.stick(nullptr, false);
+  EXPECT_EQ(pool_->audit_quarantined(*stream_).freed, 1);
+  expect_sound();
+  pool_.reset();
+}
+
 using PagePoolDeathTest = PagePoolTest;
+
+TEST_F(PagePoolDeathTest, TransitionsThatTheLifeDoesNotHaveAbort) {
+  make(4);
+  const Lease reserved = take();
+  EXPECT_DEATH(pool_->share(*stream_, reserved), "share takes no page from reserved to shared");
+  EXPECT_DEATH(pool_->set_cached(*stream_, reserved, owner_of_chain(1)), "set_cached takes no page from reserved");
+  EXPECT_DEATH(pool_->end_write(reserved), "end_write takes no page from reserved to live");
+  EXPECT_DEATH(pool_->end_receive(reserved), "end_receive takes no page from reserved");
+  pool_->begin_write(reserved);
+  EXPECT_DEATH(pool_->begin_write(reserved), "begin_write takes no page from writing");
+  EXPECT_DEATH((void)pool_->release(*stream_, reserved), "release takes no page from writing to free");
+  EXPECT_DEATH(pool_->begin_receive(reserved), "begin_receive takes no page from writing");
+  const Lease shared = take_written(1);
+  pool_->share(*stream_, shared);
+  EXPECT_DEATH(pool_->begin_write(shared), "begin_write takes no page from shared");
+  const Lease cached = pool_->set_cached(*stream_, take_written(2), owner_of_chain(1));
+  EXPECT_DEATH(pool_->begin_write(cached), "is the prefix cache's");
+  const Lease received = take(3);
+  pool_->begin_receive(received);
+  EXPECT_DEATH(pool_->begin_write(received), "begin_write takes no page from in_transfer");
+  EXPECT_DEATH(pool_->share(*stream_, received), "share takes no page from in_transfer");
+}
 
 TEST_F(PagePoolDeathTest, MisuseAborts) {
   make(2);
   const Lease lease = take();
-  const Lease other = take(1);
+  const Lease other = take_written(1);
   pool_->share(*stream_, other);
   ASSERT_TRUE(pool_->release(*stream_, lease).ok());
   EXPECT_DEATH(pool_->share(*stream_, lease), "check failed");

@@ -10,6 +10,13 @@
 
 namespace tessera::kv_cache {
 
+namespace {
+
+// Only what nobody writes to may be given to others.
+bool is_complete(PageState state) { return state == PageState::kLive || state == PageState::kShared; }
+
+}  // namespace
+
 // One page of one chain, or, without a page, the root of a scope. A node is pinned while it or any node below it is
 // leased; only what is not pinned can be evicted, leaves first.
 struct PrefixCache::Node {
@@ -227,7 +234,7 @@ void PrefixCache::insert(const PrefixScope& scope, std::span<const std::int32_t>
     const ChainKey key = s.hash(parent == nullptr ? root_key : parent->key, page_tokens);
     Lease& lease = leases[j];
     const PageOwner owner = chain_owner(key);
-    const bool takable = s.pool.is_current(lease) && s.pool.state(lease.page) == PageState::kLeased &&
+    const bool takable = s.pool.is_current(lease) && is_complete(s.pool.state(lease.page)) &&
                          s.pool.position(lease.page) == static_cast<std::int32_t>(j) &&
                          (s.pool.lease_count(lease.page) == 1 || lease.owner == owner) &&
                          s.by_page[lease.page] == nullptr;

@@ -35,7 +35,8 @@ class PrefixCache {
   std::int64_t match_length(const PrefixScope& scope, std::span<const std::int32_t> tokens) const;
   // Offers a sequence's whole pages, leases[j] holding tokens j*page_size ..; pages that the cache already has are left
   // alone (the sequence keeps its own). A page taken into the cache changes owner: its entry in leases is rewritten.
-  // Only pages that this sequence alone leases are taken, and the chain ends at the first page that cannot be.
+  // Only complete pages (no step and no peer writes to them) that this sequence alone leases are taken, and the chain
+  // ends at the first page that cannot be.
   // leases.size() is how many pages are offered; tokens has at least that many whole pages (checked).
   void insert(const PrefixScope& scope, std::span<const std::int32_t> tokens, std::span<Lease> leases);
   // Frees up to `pages` cached pages that nobody leases, least recently used leaf first. Returns how many were freed.

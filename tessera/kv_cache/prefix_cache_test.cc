@@ -52,6 +52,8 @@ class PrefixCacheTest : public ::testing::Test {
           pool_->allocate(*stream_, owner_of_sequence(++sequences_), static_cast<std::int32_t>(first_position + j));
       EXPECT_TRUE(lease.has_value());
       leases.push_back(lease.value_or(Lease{}));
+      pool_->begin_write(leases.back());
+      pool_->end_write(leases.back());
     }
     return leases;
   }
@@ -169,6 +171,14 @@ TEST_F(PrefixCacheTest, TakesOnlyWhatOneSequenceHolds) {
   std::vector<Lease> misplaced = allocate(1, 5);
   cache_->insert(scope_, tokens_of({8}), misplaced);
   EXPECT_EQ(cache_->pages(), 1);
+  // Nor pages that a step or a peer still writes to.
+  std::vector<Lease> unfinished = allocate(1);
+  pool_->begin_write(unfinished[0]);
+  cache_->insert(scope_, tokens_of({9}), unfinished);
+  EXPECT_EQ(cache_->pages(), 1);
+  pool_->end_write(unfinished[0]);
+  cache_->insert(scope_, tokens_of({9}), unfinished);
+  EXPECT_EQ(cache_->pages(), 2);
   expect_sound();
 }
 
@@ -220,8 +230,8 @@ TEST_F(PrefixCacheTest, DropTakesTheSubtreeAndLeavesLeasedPagesToTheirHolders) {
   cache_->drop(pages[1].page);
   EXPECT_EQ(hit({1, 2, 3}), 1);
   EXPECT_EQ(hit({1, 5}), 2);
-  EXPECT_EQ(pool_->state(pages[1].page), PageState::kLeased);
-  EXPECT_EQ(pool_->state(pages[2].page), PageState::kLeased);
+  EXPECT_EQ(pool_->state(pages[1].page), PageState::kLive);
+  EXPECT_EQ(pool_->state(pages[2].page), PageState::kLive);
   EXPECT_EQ(pool_->counts().free, 4);
   release(held);
   EXPECT_EQ(pool_->counts().free, 6);

@@ -38,6 +38,8 @@ class VerifierTest : public ::testing::Test {
       s.kv_len = 6;
       for (std::int32_t j = 0; j < 2; ++j) {
         s.leases.push_back(*pool_->allocate(*stream_, owner_of_sequence(id), j));
+        pool_->begin_write(s.leases.back());
+        pool_->end_write(s.leases.back());
       }
       sequences_.push_back(s);
     }

@@ -106,8 +106,8 @@ struct Receiver::Impl {
       ending = Ending{handoff.session, reason, {}, now};
       for (std::size_t j = static_cast<std::size_t>(handoff.machine.first_page()); j < handoff.leases.size(); ++j) {
         const kv_cache::PageId page = handoff.leases[j].page;
+        ending.unfenced.push_back(page);  // What failed a check, too: it is not rewritten before the fence.
         if (std::ranges::find(failed, page) != failed.end()) continue;
-        ending.unfenced.push_back(page);
         event.quarantine.push_back({page, kv_cache::QuarantineCause::kWriteInFlight});
       }
       resend_abort(key, ending, now);
@@ -437,6 +437,10 @@ base::Status Receiver::accept(const HandoffKey& key, std::span<const kv_cache::L
   const std::int32_t num_pages = handoff->machine.shape().num_pages;
   TESSERA_CHECK(std::ssize(leases) == num_pages, std::to_string(leases.size()) + " leases");
   TESSERA_CHECK(cached_pages >= 0 && cached_pages <= num_pages, std::to_string(cached_pages) + " cached pages");
+  for (const kv_cache::Lease& lease : leases.subspan(static_cast<std::size_t>(cached_pages))) {
+    TESSERA_CHECK(!impl_->pool.is_current(lease) || impl_->pool.state(lease.page) == kv_cache::PageState::kInTransfer,
+                  "page " + std::to_string(lease.page) + " is not in transfer");
+  }
   handoff->machine.accept(cached_pages);
   handoff->machine.set_deadline(impl_->clock.now() + handoff->patience);
   handoff->leases.assign(leases.begin(), leases.end());

@@ -4,9 +4,9 @@
 // Pages are the engine's. It is asked by OfferReceived and answers accept (with leases for every logical page) or
 // reject, whenever it likes: until then the sender is told that its offer waits. After accept exactly one of
 // HandoffCommitted and HandoffAborted follows; until then the engine keeps the leases and leaves the pages alone. On
-// HandoffAborted the engine first quarantines the pages that the event lists, then releases all leases; pages that were
-// quarantined because a write may be in flight are free for use again once HandoffFenced lists them
-// (kv_cache::PagePool::fence).
+// HandoffCommitted what was in transfer is live (kv_cache::PagePool::end_receive). On HandoffAborted the engine first
+// quarantines the pages that the event lists, fences (PagePool::fence) those that are in transfer still, as the peer
+// writes nothing to them, then releases all leases. HandoffFenced lists the pages in quarantine that it is to fence.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ struct HandoffAborted {
   std::optional<ops::RowVerdict> verdict;  // Set when a page failed its tag check.
 };
 
-// No write of the peer to these pages can come any more: those that its HandoffAborted listed for kWriteInFlight.
+// No write of the peer to these pages can come any more: those that its HandoffAborted listed.
 struct HandoffFenced {
   HandoffKey key;
   std::vector<kv_cache::PageId> pages;
@@ -89,7 +89,8 @@ class Receiver {
   ~Receiver();
 
   // Answers an offer. leases has ceil(kv_len / page_size) entries (checked): the first `cached_pages` hold the same
-  // tokens' KV already (a prefix hit); the others were allocated for this sequence alone. Copied. not_found when the
+  // tokens' KV already (a prefix hit); the others were allocated for this sequence alone and are in transfer
+  // (kv_cache::PagePool::begin_receive; checked). Copied. not_found when the
   // handoff is over already (its HandoffAborted was, or will be, among the events, and lists no page): the engine
   // releases the leases.
   base::Status accept(const HandoffKey& key, std::span<const kv_cache::Lease> leases, std::int32_t cached_pages);

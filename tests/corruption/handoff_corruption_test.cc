@@ -14,7 +14,7 @@ int damage(engine::Engine& engine, std::int32_t position) {
   auto& pool = engine.loop().pool();
   int damaged = 0;
   for (kv_cache::PageId page = 1; page < static_cast<kv_cache::PageId>(pool.cache().num_pages); ++page) {
-    if (pool.state(page) == kv_cache::PageState::kLeased && pool.position(page) == position) {
+    if (pool.lease_count(page) > 0 && pool.position(page) == position) {
       pool.mutable_tags_for_fault_injection()[page] ^= 8;
       ++damaged;
     }

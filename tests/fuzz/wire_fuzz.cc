@@ -101,14 +101,23 @@ class DecodeEngine {
       }
       leases.push_back(*lease);
     }
+    for (const kv_cache::Lease& lease : leases) pool_->begin_receive(lease);
     leases_[event.key] = leases;
     TESSERA_CHECK(receiver_->accept(event.key, leases, 0).ok());
   }
-  void on(const kv_transfer::HandoffCommitted& event) { release(event.key); }
+  void on(const kv_transfer::HandoffCommitted& event) {
+    for (const kv_cache::Lease& lease : leases_.at(event.key)) pool_->end_receive(lease);
+    release(event.key);
+  }
   void on(const kv_transfer::HandoffAborted& event) {
     for (const auto& [page, cause] : event.quarantine) {
       pool_->quarantine(*stream_, page, "fuzz", cause);
       if (cause == kv_cache::QuarantineCause::kFailedCheck) ++failed_pages_;
+    }
+    // The peer is gone, or says that it writes nothing more.
+    const auto given = leases_.find(event.key);
+    if (event.quarantine.empty() && given != leases_.end()) {
+      for (const kv_cache::Lease& lease : given->second) pool_->fence(*stream_, lease.page);
     }
     release(event.key);
   }

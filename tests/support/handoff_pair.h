@@ -137,7 +137,15 @@ class HandoffPair {
         }
       }
     }
+    written(*prefill_pool, leases);
     return leases;
+  }
+  // As after a step that wrote to them.
+  static void written(kv_cache::PagePool& pool, const std::vector<Lease>& leases) {
+    for (const Lease& lease : leases) {
+      pool.begin_write(lease);
+      pool.end_write(lease);
+    }
   }
 
   kv_transfer::HandoffId offer(const std::vector<Lease>& leases, std::int32_t kv_len,
@@ -209,12 +217,16 @@ class HandoffPair {
   void on(kv_transfer::HandoffCommitted& event) {
     EXPECT_FALSE(committed.contains(event.key) || aborted.contains(event.key)) << "two terminal events";
     committed[event.key] = event;
+    for (const Lease& lease : receiving.at(event.key)) {
+      if (decode_pool->state(lease.page) == kv_cache::PageState::kInTransfer) decode_pool->end_receive(lease);
+    }
   }
   void on(kv_transfer::HandoffAborted& event) {
     EXPECT_FALSE(committed.contains(event.key) || aborted.contains(event.key)) << "two terminal events";
     for (const auto& [page, cause] : event.quarantine) {
       decode_pool->quarantine(*stream, page, event.status.message(), cause);
     }
+    fence_received(event.key);
     release_received(event.key);
     aborted[event.key] = event;
   }
@@ -239,10 +251,28 @@ class HandoffPair {
       }
       leases.push_back(*lease);
     }
-    for (std::size_t j = cached.size(); j < pages; ++j) poison(leases[j].page);
+    for (std::size_t j = cached.size(); j < pages; ++j) {
+      poison(leases[j].page);
+      decode_pool->begin_receive(leases[j]);
+    }
     receiving[key] = leases;
     const base::Status accepted = receiver->accept(key, leases, static_cast<std::int32_t>(cached.size()));
-    if (!accepted.ok()) release_received(key);
+    if (!accepted.ok()) {
+      fence_received(key);
+      release_received(key);
+    }
+  }
+
+  // The peer writes to none of the pages that are still in transfer.
+  void fence_received(const HandoffKey& key) {
+    const auto it = receiving.find(key);
+    if (it == receiving.end()) return;
+    for (const Lease& lease : it->second) {
+      const bool current = decode_pool->is_current(lease);
+      if (current && decode_pool->state(lease.page) == kv_cache::PageState::kInTransfer) {
+        decode_pool->fence(*stream, lease.page);
+      }
+    }
   }
 
   void release_received(const HandoffKey& key) {
