@@ -14,6 +14,8 @@ build=(
   libpcre2-dev libutf8proc-dev libhwy-dev libhwloc-dev libxxhash-dev libssl-dev libedit-dev
   # Every room's tests are part of the build tree, so configuring needs their libraries too.
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev
+  # Searches the models of tests/model_checking.
+  spin
   # Python for tools/, in an environment of the project's own (scripts/venv.sh).
   python3 python3-venv python3-pip
 )
