@@ -1,10 +1,10 @@
 #include "call_view.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <boost/json.hpp>
 #include <string_view>
+
+#include "terminal_text.h"
 
 namespace tessera::app {
 
@@ -15,55 +15,48 @@ namespace {
 constexpr std::size_t kIndent = 2;
 constexpr std::size_t kWidthMin = 20;
 
-// Model text that did not come out of a JSON string.
-std::string escaped(std::string_view text) {
+// JSON text, which is valid, laid out anew: objects and arrays that are not empty get a line for each element. All else
+// stays as the model wrote it: its numbers would not survive being read.
+std::string indented(std::string_view source) {
+  constexpr std::string_view kSpace = " \t\r\n";
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
-      out += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
+  std::size_t depth = 1;
+  const auto new_line = [&] {
+    out += '\n';
+    out.append(kIndent * depth, ' ');
+  };
+  out.append(kIndent * depth, ' ');
+  for (std::size_t at = 0; at < source.size(); ++at) {
+    const char c = source[at];
+    if (kSpace.find(c) != std::string_view::npos) continue;
+    if (c == '"') {
+      std::size_t end = at + 1;
+      while (source[end] != '"') end += source[end] == '\\' ? 2 : 1;
+      out += source.substr(at, end + 1 - at);
+      at = end;
+    } else if (c == '{' || c == '[') {
+      out += c;
+      const std::size_t next = source.find_first_not_of(kSpace, at + 1);
+      if (source[next] == '}' || source[next] == ']') {
+        out += source[next];
+        at = next;
+        continue;
+      }
+      ++depth;
+      new_line();
+    } else if (c == '}' || c == ']') {
+      --depth;
+      new_line();
+      out += c;
+    } else if (c == ',') {
+      out += c;
+      new_line();
     } else {
       out += c;
+      if (c == ':') out += ' ';
     }
   }
   return out;
-}
-
-// Objects and arrays that are not empty get a line for each element; the rest is JSON.
-void pretty(const json::value& value, std::size_t depth, std::string& out) {
-  const std::string inner(kIndent * (depth + 1), ' ');
-  const auto close = [&](char bracket) {
-    out += '\n';
-    out.append(kIndent * depth, ' ');
-    out += bracket;
-  };
-  if (value.is_object() && !value.get_object().empty()) {
-    out += '{';
-    std::string_view separator = "\n";
-    for (const auto& field : value.get_object()) {
-      out += separator;
-      out += inner;
-      out += json::serialize(json::string(field.key()));
-      out += ": ";
-      pretty(field.value(), depth + 1, out);
-      separator = ",\n";
-    }
-    close('}');
-  } else if (value.is_array() && !value.get_array().empty()) {
-    out += '[';
-    std::string_view separator = "\n";
-    for (const json::value& element : value.get_array()) {
-      out += separator;
-      out += inner;
-      pretty(element, depth + 1, out);
-      separator = ",\n";
-    }
-    close(']');
-  } else {
-    out += json::serialize(value);
-  }
 }
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -90,15 +83,11 @@ void append_wrapped(std::string_view line, std::size_t width, std::string& out) 
 std::string call_view(const Call& call, std::size_t width) {
   width = std::max(width, kWidthMin);
   boost::system::error_code error;
-  const json::value arguments = json::parse(call.arguments, error);
-  std::string text(kIndent, ' ');
-  if (error) {
-    text += escaped(call.arguments);
-  } else {
-    pretty(arguments, 1, text);
-  }
+  json::parse(call.arguments, error);
+  const std::string text = error ? std::string(kIndent, ' ') + terminal_text(call.arguments, Lines::kOne)
+                                 : terminal_text(indented(call.arguments), Lines::kMany);
   std::string out;
-  append_wrapped("call " + escaped(call.name), width, out);
+  append_wrapped("call " + terminal_text(call.name, Lines::kOne), width, out);
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     append_wrapped(std::string_view(text).substr(at, end - at), width, out);

@@ -8,8 +8,8 @@
 
 namespace tessera::app {
 
-// The name on a line of its own; below it the arguments, one a line, indented, wrapped at `width` columns. Nothing in
-// it can steer a terminal: control characters are written as escapes. Ends with a newline.
+// The name on a line of its own; below it the arguments, one a line, indented, as the model wrote them, wrapped at
+// `width` columns. Nothing in it can steer a terminal (terminal_text.h). Ends with a newline.
 std::string call_view(const Call& call, std::size_t width);
 
 }  // namespace tessera::app

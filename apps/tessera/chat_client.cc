@@ -20,6 +20,8 @@
 #include <optional>
 #include <string_view>
 
+#include "terminal_text.h"
+
 namespace tessera::app {
 
 namespace net = boost::asio;
@@ -93,11 +95,12 @@ base::Status error_of(std::string_view body) {
   if (!error && value.is_object()) {
     if (const json::value* object = value.get_object().if_contains("error"); object != nullptr && object->is_object()) {
       if (const json::value* message = object->get_object().if_contains("message"); message && message->is_string()) {
-        return base::unavailable("the server says: " + std::string(message->get_string()));
+        const std::string_view text(message->get_string().data(), message->get_string().size());
+        return base::unavailable("the server says: " + terminal_text(text, Lines::kMany));
       }
     }
   }
-  return base::unavailable("the server answered: " + std::string(body.substr(0, 500)));
+  return base::unavailable("the server answered: " + terminal_text(body.substr(0, 500), Lines::kMany));
 }
 
 // Takes the answer apart, event by event.

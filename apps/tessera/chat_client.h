@@ -80,6 +80,7 @@ base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn
                               Turn& answer);
 
 // One question, the answer alone on standard output, with a newline at its end; reasoning goes to standard error.
+// Either gets the text as the model wrote it, unless it is a terminal, which the text could steer (terminal_text.h).
 base::Status ask_once(const ChatOptions& options, const std::string& prompt);
 
 // Reads questions from the terminal (or standard input) until /quit or its end.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <clocale>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -16,6 +17,7 @@
 
 #include "call_view.h"
 #include "chat_client.h"
+#include "terminal_text.h"
 
 namespace tessera::app {
 
@@ -51,13 +53,23 @@ class InterruptGuard {
   sigset_t previous_mask_{};
 };
 
-// Styles only where a person looks.
+// Styles only where a person looks; there nothing but they may steer the terminal.
 struct Style {
-  explicit Style(bool terminal)
-      : dim(terminal ? "\033[2m" : ""), bold(terminal ? "\033[1m" : ""), off(terminal ? "\033[0m" : "") {}
+  explicit Style(int file) : Style(isatty(file) != 0) {}
+  // What the model or the server wrote. A program that reads it gets it as it is.
+  std::string shown(const std::string& text) const { return terminal ? terminal_text(text, Lines::kMany) : text; }
+
+  bool terminal;
   const char* dim;
   const char* bold;
   const char* off;
+
+ private:
+  explicit Style(bool is_terminal)
+      : terminal(is_terminal),
+        dim(terminal ? "\033[2m" : ""),
+        bold(terminal ? "\033[1m" : ""),
+        off(terminal ? "\033[0m" : "") {}
 };
 
 std::optional<std::string> read_line(bool terminal, const char* prompt) {
@@ -77,7 +89,7 @@ constexpr const char* kHelp =
     "  /system TEXT    begin again under this system prompt\n"
     "  /think on|off   whether the model thinks first, where it can\n"
     "  /help           this list\n"
-    "  /quit           leave (also Ctrl-D)\n"
+    "  /quit           leave (also Ctrl-D), also where a call's result is asked for\n"
     "  Ctrl-C          stop the answer; at the prompt, leave\n";
 
 std::size_t columns(int file) {
@@ -86,20 +98,30 @@ std::size_t columns(int file) {
   return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
+// Where to write, and how it looks there.
+struct Sink {
+  std::ostream& out;
+  Style style;
+};
+
 // Writes an answer: its reasoning dimmed, its content as it is, calls at the end, each beginning on a line of its own.
 class AnswerPrinter {
  public:
-  AnswerPrinter(std::ostream& reasoning, std::ostream& content, const Style& style)
-      : reasoning_(reasoning), content_(content), style_(style) {}
+  AnswerPrinter(const Sink& reasoning, const Sink& content)
+      : reasoning_(reasoning.out),
+        content_(content.out),
+        reasoning_style_(reasoning.style),
+        content_style_(content.style) {}
 
   void print(AnswerPart part, const std::string& text) {
     if (part == AnswerPart::kReasoning) {
-      reasoning_ << style_.dim << text << style_.off << std::flush;
+      const Style& style = reasoning_style_;
+      reasoning_ << style.dim << style.shown(text) << style.off << std::flush;
       thinking_ = true;
       return;
     }
     end_reasoning();
-    content_ << text << std::flush;
+    content_ << content_style_.shown(text) << std::flush;
     written_ = true;
   }
   void finish(const std::vector<Call>& calls) {
@@ -117,7 +139,8 @@ class AnswerPrinter {
   }
   std::ostream& reasoning_;
   std::ostream& content_;
-  const Style& style_;
+  const Style reasoning_style_;
+  const Style content_style_;
   bool thinking_ = false;  // The last that was written is reasoning.
   bool written_ = false;
 };
@@ -126,28 +149,40 @@ class AnswerPrinter {
 class Chat {
  public:
   explicit Chat(const ChatOptions& options)
-      : options_(options), terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0), style_(terminal_) {}
+      : options_(options), style_(STDOUT_FILENO), terminal_(isatty(STDIN_FILENO) != 0 && style_.terminal) {}
 
   base::Status run(const std::string& greeting) {
     if (terminal_) std::cout << style_.dim << greeting << "\n" << kHelp << style_.off << std::endl;
     while (true) {
-      const std::optional<std::string> line = read_line(terminal_, "you> ");
-      if (!line.has_value() || *line == "/quit" || *line == "/exit") break;
+      const std::optional<std::string> line = read_unless_leaving("you> ");
+      if (!line.has_value()) break;
       if (line->empty() || obey(*line)) continue;
-      TESSERA_RETURN_IF_ERROR(take_turn({"user", *line}));
+      TESSERA_ASSIGN_OR_RETURN(const Then then, take_turn({"user", *line}));
+      if (then == Then::kLeave) break;
     }
     if (terminal_) std::cout << std::endl;
     return base::ok_status();
   }
 
  private:
-  void say(std::string_view text) { std::cout << style_.dim << text << style_.off << std::endl; }
+  enum class Then { kGoOn, kLeave };
+
+  void say(const std::string& text) { std::cout << style_.dim << style_.shown(text) << style_.off << std::endl; }
+
+  // Empty at the end of the input, or where it says that the chat is over.
+  std::optional<std::string> read_unless_leaving(const std::string& prompt) {
+    std::optional<std::string> line = read_line(terminal_, prompt.c_str());
+    if (line.has_value() && (*line == "/quit" || *line == "/exit")) line.reset();
+    return line;
+  }
 
   // Whether the line is a command; then it is done.
   bool obey(const std::string& line) {
     if (!line.starts_with("/")) return false;
     if (line == "/help") {
       std::cout << kHelp << std::flush;
+    } else if (options_.ask_by == AskBy::kCompletion && (line.starts_with("/system ") || line.starts_with("/think "))) {
+      std::cout << "prompts are completed as they are: nothing here heeds " << line << std::endl;
     } else if (line == "/clear" || line.starts_with("/system ")) {
       if (line != "/clear") options_.system = line.substr(8);
       turns_.clear();
@@ -162,31 +197,34 @@ class Chat {
   }
 
   // Asks, and for as long as the answer calls tools asks for their results and goes on.
-  base::Status take_turn(Turn question) {
+  base::Result<Then> take_turn(Turn question) {
     const std::size_t before = turns_.size();
     turns_.push_back(std::move(question));
     while (true) {
-      const base::Status status = ask_and_print();
+      base::Status status = ask_and_print();
       if (!status.ok()) {
         std::cerr << "error: " << status.message() << std::endl;
         turns_.resize(before);
-        return terminal_ ? base::ok_status() : status;
+        if (!terminal_) return base::failure(std::move(status));
+        return Then::kGoOn;
       }
       const std::vector<Call> calls = turns_.back().calls;
       for (const Call& call : calls) {
-        const std::optional<std::string> result =
-            read_line(terminal_, fmt::format("result of {}> ", call.name).c_str());
-        turns_.push_back({.role = "tool", .content = result.value_or(""), .tool_call_id = call.id});
+        std::optional<std::string> result =
+            read_unless_leaving(fmt::format("result of {}> ", terminal_text(call.name, Lines::kOne)));
+        if (!result.has_value()) return Then::kLeave;
+        turns_.push_back({.role = "tool", .content = std::move(*result), .tool_call_id = call.id});
       }
-      if (calls.empty()) return base::ok_status();
+      if (calls.empty()) return Then::kGoOn;
     }
   }
 
-  // Adds the answer to the turns. An answer that was interrupted is one too, but its calls are not to be made.
+  // Adds the answer to the turns. An answer that was interrupted or cut off is one too, but its calls are not to be
+  // made.
   base::Status ask_and_print() {
     if (terminal_) std::cout << style_.bold << "tessera> " << style_.off << std::flush;
     const InterruptGuard guard;
-    AnswerPrinter printer(std::cout, std::cout, style_);
+    AnswerPrinter printer({std::cout, style_}, {std::cout, style_});
     Turn answer;
     const base::Result<AnswerStats> stats =
         ask(options_, turns_,
@@ -203,13 +241,17 @@ class Chat {
                       decode_seconds > 0 ? static_cast<double>(stats->completion_tokens - 1) / decode_seconds : 0.0,
                       stats->first_token_seconds * 1e3, stats->finish_reason));
     }
+    if (stats.has_value() && stats->finish_reason != "tool_calls" && !answer.calls.empty()) {
+      answer.calls.clear();
+      say(fmt::format("(not asked to make these calls: the answer ended with \"{}\")", stats->finish_reason));
+    }
     turns_.push_back(std::move(answer));
     return base::ok_status();
   }
 
   ChatOptions options_;
-  const bool terminal_;
   const Style style_;
+  const bool terminal_;  // A person writes and reads.
   std::vector<Turn> turns_;
 };
 
@@ -217,8 +259,7 @@ class Chat {
 
 base::Status ask_once(const ChatOptions& options, const std::string& prompt) {
   const InterruptGuard guard;
-  const Style style(isatty(STDERR_FILENO) != 0);
-  AnswerPrinter printer(std::cerr, std::cout, style);
+  AnswerPrinter printer({std::cerr, Style(STDERR_FILENO)}, {std::cout, Style(STDOUT_FILENO)});
   Turn answer;
   const base::Result<AnswerStats> stats =
       ask(options, {{"user", prompt}},
@@ -228,6 +269,10 @@ base::Status ask_once(const ChatOptions& options, const std::string& prompt) {
   return std::cout ? base::ok_status() : base::unavailable("standard output cannot be written");
 }
 
-base::Status run_chat(const ChatOptions& options, const std::string& greeting) { return Chat(options).run(greeting); }
+base::Status run_chat(const ChatOptions& options, const std::string& greeting) {
+  // The line editor drops what is not a character of the locale, and everything here is UTF-8.
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+  return Chat(options).run(greeting);
+}
 
 }  // namespace tessera::app

@@ -189,12 +189,15 @@ void add_chat(CLI::App& app, ChatCommand& command) {
       ->capture_default_str();
   chat.add_option("--max-tokens", command.options.max_tokens, "Tokens of an answer at most.")
       ->check(CLI::PositiveNumber);
-  chat.add_option("--system", command.options.system, "System prompt; the model's own by default.");
-  chat.add_flag("--completion", command.completion, "Complete each prompt as it is: for models without a chat format.");
-  chat.add_option(
+  CLI::Option* system =
+      chat.add_option("--system", command.options.system, "System prompt; the model's own by default.");
+  CLI::Option* tools = chat.add_option(
       "--tools", command.tools,
       "A JSON file with tools that the model may call, as the API takes them. Calls are shown, and what you "
       "type next is their result.");
+  chat.add_flag("--completion", command.completion, "Complete each prompt as it is: for models without a chat format.")
+      ->excludes(system)
+      ->excludes(tools);
   chat.add_option("--once", command.once, "Ask this one question, print the answer, and end.");
 }
 

@@ -193,6 +193,7 @@ class Serving {
       base::log().warn("no chat: {}", text_files.no_chat);
     } else {
       base::log().info("chat format {}", chat_format_->name());
+      TESSERA_RETURN_IF_ERROR(server::check_reasoning_parser(*chat_format_, parsers_));
     }
     // Nobody is served yet and loading may take minutes: a signal need not wait for it. The backend's threads exist.
     const TakesSignals interruptible;

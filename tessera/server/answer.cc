@@ -83,17 +83,17 @@ std::string AnswerWriter::role_chunk(std::size_t choice) const {
   JsonWriter json;
   begin(json, "chat.completion.chunk");
   json.key("choices").begin_array().begin_object().key("index").integer(static_cast<std::int64_t>(choice));
-  json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
+  json.key("delta").begin_object().key("role").string("assistant").end_object();
   json.key("logprobs").null();
   write_finish_reason(json, {});
   json.end_object().end_array().end_object();
   return json.take();
 }
 
-void AnswerWriter::write_delta(JsonWriter& json, const text::OutputDelta& delta) const {
+void AnswerWriter::write_delta(JsonWriter& json, const text::OutputDelta& delta, EmptyContent empty_content) const {
   json.begin_object();
   if (!delta.reasoning.empty()) json.key(reasoning_key(generation_.reasoning_field)).string(delta.reasoning);
-  if (!delta.content.empty()) json.key("content").string(delta.content);
+  if (!delta.content.empty() || empty_content == EmptyContent::kWrite) json.key("content").string(delta.content);
   if (!delta.tool_calls.empty()) {
     json.key("tool_calls").begin_array();
     for (const text::ToolCallDelta& call : delta.tool_calls) {
@@ -108,14 +108,14 @@ void AnswerWriter::write_delta(JsonWriter& json, const text::OutputDelta& delta)
   json.end_object();
 }
 
-std::string AnswerWriter::chunk(std::size_t choice, const ChoiceDelta& delta, std::string_view finish_reason,
+std::string AnswerWriter::chunk(std::size_t choice, const ChoiceDelta& delta, const ChunkEnd& end,
                                 const std::optional<Usage>& usage) const {
   JsonWriter json;
   const bool chat = generation_.kind == GenerationKind::kChat;
   begin(json, chat ? "chat.completion.chunk" : "text_completion");
   json.key("choices").begin_array().begin_object().key("index").integer(static_cast<std::int64_t>(choice));
   if (chat) {
-    write_delta(json.key("delta"), delta.output);
+    write_delta(json.key("delta"), delta.output, end.empty_content);
   } else {
     json.key("text").string(delta.output.content);
   }
@@ -124,7 +124,7 @@ std::string AnswerWriter::chunk(std::size_t choice, const ChoiceDelta& delta, st
   } else {
     write_logprobs(json, delta.logprobs);
   }
-  write_finish_reason(json, finish_reason);
+  write_finish_reason(json, end.finish_reason);
   json.end_object().end_array();
   if (usage.has_value()) write_usage(json, *usage);
   json.end_object();

@@ -29,16 +29,25 @@ struct AnswerChoice {
   std::string_view finish_reason;
 };
 
+// Whether a chat's delta without content has "" as its content.
+enum class EmptyContent : std::uint8_t { kOmit, kWrite };
+
+struct ChunkEnd {
+  std::string_view finish_reason = {};  // Of the choice's last chunk; empty before.
+  // Of the choice's last chunk, if there was neither content nor a call: then the content is "", as in a whole answer.
+  EmptyContent empty_content = EmptyContent::kOmit;
+};
+
 class AnswerWriter {
  public:
   AnswerWriter(const Generation& generation, const text::Tokenizer& tokenizer)
       : generation_(generation), tokenizer_(tokenizer) {}
 
-  // The first chunk of a chat choice: the role, no content.
+  // The first chunk of a chat choice: the role alone. Content there, even empty, would be content of the message that
+  // clients put together, which a message of calls alone does not have.
   std::string role_chunk(std::size_t choice) const;
-  // A delta; finish_reason on the choice's last one, empty before. The first delta of a call, and no other, has an id.
-  // `usage` where continuous usage was asked for.
-  std::string chunk(std::size_t choice, const ChoiceDelta& delta, std::string_view finish_reason,
+  // A delta. The first delta of a call, and no other, has an id. `usage` where continuous usage was asked for.
+  std::string chunk(std::size_t choice, const ChoiceDelta& delta, const ChunkEnd& end,
                     const std::optional<Usage>& usage) const;
   // The chunk with empty choices that include_usage asks for.
   std::string usage_chunk(const Usage& usage) const;
@@ -47,7 +56,7 @@ class AnswerWriter {
  private:
   void begin(JsonWriter& json, std::string_view object) const;
   void write_logprobs(JsonWriter& json, const std::vector<LogprobEntry>& entries) const;
-  void write_delta(JsonWriter& json, const text::OutputDelta& delta) const;
+  void write_delta(JsonWriter& json, const text::OutputDelta& delta, EmptyContent empty_content) const;
   void write_message(JsonWriter& json, const AnswerChoice& choice) const;
   void write_usage(JsonWriter& json, const Usage& usage) const;
   std::string token_text(std::int32_t token) const;

@@ -18,6 +18,10 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 256;
 
+// What /tokenize takes beside messages only.
+constexpr std::string_view kRenderingFields[] = {
+    "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs", "add_generation_prompt"};
+
 std::unexpected<ApiError> failed(JsonFields& fields, const base::Status& status) {
   return std::unexpected(bad_request(status.message(), fields.failed_field()));
 }
@@ -206,6 +210,11 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   JsonFields fields(value->get_object(), "");
   TokenizeRequest request;
   request.model = fields.string("model", kNameBytesMax).value_or("");
+  if (fields.value("prompt") != nullptr) {
+    for (const std::string_view name : kRenderingFields) {
+      if (fields.value(name) != nullptr) fields.fail(name, "a prompt is not rendered; it goes with messages");
+    }
+  }
   if (!fields.boolean("add_generation_prompt").value_or(true)) {
     request.render.generation_prompt = text::GenerationPrompt::kOmit;
   }
@@ -215,7 +224,6 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   if (prompt.has_value() == !conversation.messages.empty()) {
     fields.fail("prompt", "either prompt or messages is needed");
   } else if (prompt.has_value()) {
-    if (!conversation.tools.empty()) fields.fail("tools", "a prompt is not rendered; they go with messages");
     request.input = *prompt;
   } else {
     request.input = std::move(conversation);

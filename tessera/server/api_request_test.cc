@@ -122,6 +122,40 @@ TEST(ChatRequest, ReadsToolsAndTheirHistory) {
   EXPECT_EQ(request->render.reasoning_effort, "high");
 }
 
+// What OpenAI's own client adds to the messages that its helpers give, which programs send back as they are.
+TEST(ChatRequest, TakesMessagesBackFromClientHelpers) {
+  const auto request = parse_chat_request(R"({"messages":[
+      {"role":"user","content":"hi"},
+      {"role":"assistant","content":null,"refusal":null,"annotations":null,"audio":null,"function_call":null,
+       "parsed":null,"reasoning_content":"hm","tool_calls":[
+        {"id":"a","index":0,"type":"function","function":{"name":"f","arguments":"{}","parsed_arguments":null}},
+        {"id":"b","index":1,"type":"function","function":{"name":"g","arguments":"{\"x\":1}","parsed_arguments":{"x":1}}}]},
+      {"role":"tool","tool_call_id":"a","content":"1"},
+      {"role":"assistant","content":"{\"a\":1}","parsed":{"a":1},"refusal":null,"annotations":[],"tool_calls":null}]})");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const std::vector<text::ChatMessage>& messages = request->conversation.messages;
+  ASSERT_EQ(messages.size(), 4u);
+  ASSERT_EQ(messages[1].tool_calls.size(), 2u);
+  EXPECT_EQ(messages[1].tool_calls[1].arguments, R"({"x":1})");
+  EXPECT_EQ(messages[3].content, R"({"a":1})");
+  EXPECT_TRUE(messages[3].tool_calls.empty());
+  // What nobody adds stays a mistake.
+  EXPECT_EQ(chat_error(R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","x":1}}]}]})"),
+            "'messages[0].tool_calls[0].function.x': unknown field");
+}
+
+// Whatever a model calls a function, the answer that says so may come back: the limits of both are these.
+TEST(ChatRequest, TakesNamesAndIdsUpToTheirLimits) {
+  const auto with = [](std::size_t name, std::size_t id) {
+    return chat_error(R"({"messages":[{"role":"assistant","tool_calls":[{"id":")" + std::string(id, 'i') +
+                      R"(","function":{"name":")" + std::string(name, 'n') +
+                      R"("}}]},{"role":"tool","tool_call_id":")" + std::string(id, 'i') + R"(","content":""}]})");
+  };
+  EXPECT_EQ(with(256, 512), "accepted");
+  EXPECT_EQ(with(257, 512), "'messages[0].tool_calls[0].function.name': 257 bytes long; at most 256 are allowed");
+  EXPECT_EQ(with(256, 513), "'messages[0].tool_calls[0].id': 513 bytes long; at most 512 are allowed");
+}
+
 TEST(ChatRequest, ToolsThatMayNotBeCalledAreNotDeclared) {
   const auto request = parse_chat_request(chat_with(std::string(R"("tool_choice":"none","tools":[)") + kTool + "]"));
   ASSERT_TRUE(request.has_value()) << request.error().message;
@@ -236,7 +270,16 @@ TEST(TokenizeRequest, WantsExactlyOneInput) {
   EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").has_value());
   EXPECT_TRUE(parse_tokenize_request(std::string("{") + kMessages + "}").has_value());
   EXPECT_FALSE(parse_tokenize_request("{}").has_value());
-  EXPECT_FALSE(parse_tokenize_request(std::string(R"({"prompt":"x","tools":[)") + kTool + "]}").has_value());
+  // What is about a rendering says nothing about a prompt: refused, not ignored.
+  for (const std::string& field :
+       {std::string(R"("tools":[)") + kTool + "]", std::string(R"("tool_choice":"auto")"),
+        std::string(R"("chat_template_kwargs":{"thinking":true})"), std::string(R"("reasoning_effort":"high")"),
+        std::string(R"("add_generation_prompt":true)"), std::string(R"("parallel_tool_calls":true)")}) {
+    const auto request = parse_tokenize_request(R"({"prompt":"x",)" + field + "}");
+    ASSERT_FALSE(request.has_value()) << field;
+    EXPECT_TRUE(field.starts_with("\"" + request.error().param + "\":")) << request.error().param;
+    EXPECT_TRUE(parse_tokenize_request(std::string("{") + kMessages + "," + field + "}").has_value()) << field;
+  }
   EXPECT_FALSE(parse_tokenize_request(std::string(R"({"prompt":"x",)") + kMessages + "}").has_value());
 }
 

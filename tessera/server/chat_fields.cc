@@ -73,6 +73,7 @@ void read_called_function(JsonFields& fields, text::ToolCall& call) {
   }
   // Some clients leave out the arguments of a function that takes none.
   if (call.arguments.empty()) call.arguments = "{}";
+  function.accept_ignored({"parsed_arguments"});  // What OpenAI's own client made of the arguments.
   fields.adopt(function);
 }
 
@@ -132,9 +133,10 @@ text::ChatMessage read_message(JsonFields& fields) {
     if (message.role != text::Role::kTool) fields.fail("tool_call_id", "only a tool's message answers a call");
     message.tool_call_id = *id;
   }
-  // Of answers that clients send back as they got them: nothing in them, or nothing that is rendered.
+  // Of answers that clients send back as they got them: nothing in them, or nothing that is rendered. "parsed" is what
+  // OpenAI's own client made of the content.
   for (const std::string_view name : {"refusal", "audio", "function_call"}) fields.refuse_unless(name, nullptr);
-  fields.accept_ignored({"annotations"});
+  fields.accept_ignored({"annotations", "parsed"});
   return message;
 }
 

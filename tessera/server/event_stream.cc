@@ -50,11 +50,12 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   }
   bool is_client_gone() const { return client_gone_; }
 
-  // Waits for events, the client's going or the end of `timeout`; then takes what is there. The wake-ups are posted to
-  // this same thread, so none can fall between the look and the wait.
-  net::awaitable<std::deque<std::pair<std::size_t, router::SequenceEvent>>> take(std::chrono::milliseconds timeout) {
+  // Waits for events, the client's going or `until`; then takes what is there. The wake-ups are posted to this same
+  // thread, so none can fall between the look and the wait.
+  net::awaitable<std::deque<std::pair<std::size_t, router::SequenceEvent>>> take(
+      std::chrono::steady_clock::time_point until) {
     if (is_empty() && !client_gone_) {
-      timer_.expires_after(timeout);
+      timer_.expires_at(until);
       error_code ignored;
       co_await timer_.async_wait(net::redirect_error(net::use_awaitable, ignored));
     }
@@ -117,6 +118,7 @@ class EventWriter {
     stream_.expires_after(timeout_);
     error_code error;
     co_await http::async_write_header(stream_, serializer, net::redirect_error(net::use_awaitable, error));
+    last_write_ = std::chrono::steady_clock::now();
     co_return !error;
   }
 
@@ -129,6 +131,7 @@ class EventWriter {
     } else {
       co_await net::async_write(stream_, buffer, net::redirect_error(net::use_awaitable, error));
     }
+    last_write_ = std::chrono::steady_clock::now();
     co_return !error;
   }
 
@@ -140,10 +143,14 @@ class EventWriter {
     co_return !error;
   }
 
+  // When something was written last.
+  std::chrono::steady_clock::time_point last_write() const { return last_write_; }
+
  private:
   beast::tcp_stream& stream_;
   std::chrono::milliseconds timeout_;
   unsigned version_;
+  std::chrono::steady_clock::time_point last_write_;
 };
 
 std::string as_events(const std::vector<std::string>& payloads) {
@@ -159,16 +166,14 @@ std::string as_events(const std::vector<std::string>& payloads) {
 // Until the run is done. False when the client is gone.
 net::awaitable<bool> stream_events(SessionContext& context, GenerationRun& run, Mailbox& mailbox, EventWriter& writer) {
   while (!run.done()) {
-    auto events = co_await mailbox.take(context.options.keep_alive_interval);
+    const std::chrono::steady_clock::time_point due = writer.last_write() + context.options.keep_alive_interval;
+    auto events = co_await mailbox.take(due);
     if (mailbox.is_client_gone()) co_return false;
-    std::string text;
-    if (events.empty()) {
-      text = ": waiting\n\n";
-    } else {
-      std::vector<std::string> payloads;
-      for (auto& [choice, event] : events) run.absorb(choice, std::move(event), payloads);
-      text = as_events(payloads);
-    }
+    std::vector<std::string> payloads;
+    for (auto& [choice, event] : events) run.absorb(choice, std::move(event), payloads);
+    std::string text = as_events(payloads);
+    // Tokens of which nothing can be said yet are silence to the client: a call's name, what may be a marker.
+    if (text.empty() && !run.done() && std::chrono::steady_clock::now() >= due) text = ": waiting\n\n";
     if (!text.empty() && !co_await writer.write(text)) co_return false;
   }
   co_return true;
@@ -232,10 +237,13 @@ net::awaitable<bool> answer_generation(Connection& connection, Generation genera
   bool streaming = false;  // Events are being written, and the client is there.
   std::optional<ApiError> failure;
   if (run.generation().options.stream) {
-    // The response begins with the first event, so that what fails before it gets its own HTTP status.
+    // The response begins with the first event, even one of which nothing can be said yet, so that what fails before it
+    // gets its own HTTP status.
     std::vector<std::string> first;
-    while (!run.done() && first.empty() && !mailbox->is_client_gone()) {
-      auto events = co_await mailbox->take(context.options.keep_alive_interval);
+    bool begun = false;
+    while (!begun && !mailbox->is_client_gone()) {
+      auto events = co_await mailbox->take(std::chrono::steady_clock::time_point::max());
+      begun = !events.empty();
       for (auto& [choice, event] : events) run.absorb(choice, std::move(event), first);
     }
     if (run.error().has_value() && first.empty()) {
@@ -250,7 +258,7 @@ net::awaitable<bool> answer_generation(Connection& connection, Generation genera
   } else {
     std::vector<std::string> none;
     while (!run.done() && !mailbox->is_client_gone()) {
-      auto events = co_await mailbox->take(context.options.keep_alive_interval);
+      auto events = co_await mailbox->take(std::chrono::steady_clock::time_point::max());
       for (auto& [choice, event] : events) run.absorb(choice, std::move(event), none);
     }
     failure = run.error();

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "tessera/base/limits.h"
+
 namespace tessera::server {
 
 namespace {
@@ -73,28 +75,36 @@ void GenerationRun::cancel() {
   service_.finished(generation_);
 }
 
-void GenerationRun::begin_choice(std::size_t index, std::vector<std::string>& chunks) {
-  Choice& choice = choices_[index];
-  if (std::exchange(choice.started, true)) return;
-  if (generation_.options.stream && generation_.kind == GenerationKind::kChat) {
-    chunks.push_back(writer_.role_chunk(index));
+void GenerationRun::begin_choices(std::vector<std::string>& chunks) {
+  if (std::exchange(begun_, true)) return;
+  for (std::size_t index = 0; index < choices_.size(); ++index) {
+    if (generation_.options.stream && generation_.kind == GenerationKind::kChat) {
+      chunks.push_back(writer_.role_chunk(index));
+    }
+    if (!generation_.echo[index].empty()) {
+      ChoiceDelta echo;
+      echo.output.content = generation_.echo[index];
+      add_delta(index, std::move(echo), {}, chunks);
+    }
   }
-  if (!generation_.echo[index].empty()) {
-    ChoiceDelta echo;
-    echo.output.content = generation_.echo[index];
-    add_delta(index, std::move(echo), {}, chunks);
+}
+
+std::string GenerationRun::unique_call_id(Choice& choice, std::string id) {
+  bool usable = !id.empty() && std::ssize(id) <= base::limits::kToolCallIdBytesMax;
+  while (!usable || !choice.call_ids.insert(id).second) {
+    id = service_.new_call_id();
+    usable = true;
   }
+  return id;
 }
 
 void GenerationRun::add_delta(std::size_t index, ChoiceDelta delta, std::string_view finish_reason,
                               std::vector<std::string>& chunks) {
   Choice& choice = choices_[index];
   for (text::ToolCallDelta& call : delta.output.tool_calls) {
-    if (call.index < choice.calls) continue;
-    choice.calls = call.index + 1;
-    // Not every family's calls have ids of their own.
-    if (call.id.empty()) call.id = service_.new_call_id();
+    if (call.index >= std::ssize(choice.call_ids)) call.id = unique_call_id(choice, std::move(call.id));
   }
+  choice.has_content |= !delta.output.content.empty();
   if (!generation_.options.stream) {
     append(choice.answer, std::move(delta));
     return;
@@ -102,7 +112,9 @@ void GenerationRun::add_delta(std::size_t index, ChoiceDelta delta, std::string_
   if (delta.empty() && finish_reason.empty()) return;
   std::optional<Usage> running;
   if (generation_.options.continuous_usage) running = usage();
-  chunks.push_back(writer_.chunk(index, delta, finish_reason, running));
+  const bool says_nothing = !choice.has_content && choice.call_ids.empty();
+  const auto empty_content = !finish_reason.empty() && says_nothing ? EmptyContent::kWrite : EmptyContent::kOmit;
+  chunks.push_back(writer_.chunk(index, delta, {finish_reason, empty_content}, running));
 }
 
 void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& event,
@@ -115,7 +127,7 @@ void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& e
   }
   if (choice.last_token.count() > 0) service_.metrics().observe_inter_token(seconds(now - choice.last_token));
   choice.last_token = now;
-  begin_choice(index, chunks);
+  begin_choices(chunks);
   const bool was_stopped = choice.text.stopped();
   ChoiceDelta delta = choice.text.push(event);
   // A stop string ends the sequence from outside; its terminal event then ends the choice.
@@ -125,7 +137,7 @@ void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& e
 
 void GenerationRun::end_choice(std::size_t index, request::FinishReason reason, std::vector<std::string>& chunks) {
   Choice& choice = choices_[index];
-  begin_choice(index, chunks);
+  begin_choices(chunks);
   choice.over = true;
   --open_choices_;
   service_.metrics().observe_finished(seconds(service_.clock().now() - arrival_), reason);

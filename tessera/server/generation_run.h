@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/server/answer.h"
@@ -48,8 +49,8 @@ class GenerationRun {
     ChoiceText text;
     AnswerChoice answer;
     request::SequenceReport report;
-    std::int32_t calls = 0;  // That have begun.
-    bool started = false;
+    std::unordered_set<std::string> call_ids = {};  // Of the calls that have begun.
+    bool has_content = false;
     bool over = false;
     base::Nanoseconds last_token{0};
   };
@@ -58,7 +59,10 @@ class GenerationRun {
   // `finish_reason` is empty but for the choice's last delta.
   void add_delta(std::size_t choice, ChoiceDelta delta, std::string_view finish_reason,
                  std::vector<std::string>& chunks);
-  void begin_choice(std::size_t choice, std::vector<std::string>& chunks);
+  // With the first event of any choice, in their order: clients expect the first chunk to be the first choice's.
+  void begin_choices(std::vector<std::string>& chunks);
+  // The model's own, unless it is none, one that this choice has had, or one that would not be taken back.
+  std::string unique_call_id(Choice& choice, std::string id);
   Usage usage() const;
 
   Service& service_;
@@ -69,7 +73,8 @@ class GenerationRun {
   std::optional<ApiError> error_;
   base::Nanoseconds arrival_;
   std::optional<base::Nanoseconds> first_token_;
-  bool live_ = false;  // Started, and not yet given back to the service.
+  bool begun_ = false;  // begin_choices() was called.
+  bool live_ = false;   // Started, and not yet given back to the service.
 };
 
 }  // namespace tessera::server

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/json.hpp>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "tests/support/http_server_fixture.h"
 
@@ -152,6 +155,119 @@ TEST_F(HttpChat, CallsWithoutIdsOfTheirOwnGetUniqueOnes) {
   EXPECT_EQ(ids.size(), 4u);
 }
 
+// Kimi's ids are the model's text: nothing else keeps it from using one twice, or from one that is far too long.
+TEST_F(HttpChat, CallsThatTheModelGaveOneIdGetDifferentOnes) {
+  speak("kimi_k2");
+  const std::string id = "functions.get_weather:0";
+  const auto call = [](const std::string& name) {
+    return "<|tool_call_begin|>" + name + "<|tool_call_argument_begin|>{}<|tool_call_end|>";
+  };
+  serve([&](const auto&) {
+    return write("<|tool_calls_section_begin|>" + call(id) + call(id) +
+                 call("functions.ping:" + std::string(600, '1')) + call(id) + "<|tool_calls_section_end|>");
+  });
+  for (int i = 0; i < 2; ++i) {
+    const Seen seen = i == 0 ? whole(kTools) : streamed(kTools);
+    ASSERT_EQ(seen.ids.size(), 4u);
+    EXPECT_EQ(seen.ids[0], id);
+    EXPECT_EQ(std::set<std::string>(seen.ids.begin(), seen.ids.end()).size(), 4u);
+    for (std::size_t at = 1; at < 4; ++at) EXPECT_TRUE(seen.ids[at].starts_with("call_")) << seen.ids[at];
+  }
+}
+
+// A message that has calls alone has no content, not even an empty one, and one that has nothing has an empty one: also
+// when it is put together from deltas.
+TEST_F(HttpChat, DeltasHaveContentWhereTheWholeAnswerHas) {
+  speak("kimi_k25");
+  std::string text;
+  serve([&](const auto&) { return write(text); });
+  const std::string calls = std::string(kKimiAnswer).substr(std::string(kKimiAnswer).find("<|"));
+  for (const auto& [written, content] : {std::pair<std::string, json::value>{"r</think>" + calls, nullptr},
+                                         {"r</think>", ""},
+                                         {"</think>", ""},
+                                         {"r</think>c" + calls, "c"},
+                                         {"r</think>c", "c"}}) {
+    text = written;
+    const HttpAnswer answer = http_post(port_, "/v1/chat/completions", body_with(kTools));
+    EXPECT_EQ(json::parse(answer.body).at("choices").at(0).at("message").at("content"), content) << written;
+    json::value sum;
+    const HttpAnswer stream = http_post(port_, "/v1/chat/completions", body_with(kTools, "true"));
+    for (std::size_t at = 0; (at = stream.body.find("data: {", at)) != std::string::npos; ++at) {
+      const std::string event = stream.body.substr(at + 6, stream.body.find("\n\n", at) - at - 6);
+      const json::value parsed = json::parse(event);
+      const json::object& delta = parsed.at("choices").at(0).at("delta").as_object();
+      if (!delta.contains("content")) continue;
+      sum = (sum.is_null() ? "" : std::string(sum.as_string())) + std::string(delta.at("content").as_string());
+    }
+    EXPECT_EQ(sum, content) << written;
+  }
+}
+
+// Clients make the choices of an answer in the order in which they first see them.
+TEST_F(HttpChat, ChoicesBeginInOrderWhicheverIsFirst) {
+  speak("kimi_k2");
+  std::atomic<int> sequences = 0;
+  serve([&](const auto&) { return sequences++ == 0 ? test_support::Script{.hold = true} : write("x"); });
+  test_support::HttpConnection client(port_);
+  client.send_request("POST", "/v1/chat/completions", body_with(R"("n":2)", "true"));
+  ASSERT_TRUE(client.read_until("\"content\":\"x\""));
+  const std::string begin = client.buffered();
+  EXPECT_LT(begin.find(R"("index":0,"delta":{"role":"assistant"})"), begin.find(R"("index":1,"delta":{"role":)"));
+  EXPECT_LT(begin.find(R"("index":1,"delta":{"role":)"), begin.find(R"("index":1,"delta":{"content":"x")"));
+  const request::SequenceId held = engine_->started()[0].id;
+  ASSERT_TRUE(events_.try_push({0, request::SequenceFinished{held, request::FinishReason::kStop, {}}}));
+  const HttpAnswer answer = client.read_answer();
+  EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
+}
+
+// A model may write for long what cannot be told yet. Then too nothing is silent for longer than the interval.
+TEST_F(HttpChat, KeepsTheStreamAliveWhileTheParserHoldsBack) {
+  speak("kimi_k2");
+  HttpServerOptions options;
+  options.keep_alive_interval = std::chrono::milliseconds(100);
+  serve(
+      [&](const auto&) {
+        return test_support::Script{
+            .tokens = test_support::marked_tokens("<|tool_calls_section_begin|><|tool_call_begin|>functions."),
+            .hold = true};
+      },
+      options);
+  test_support::HttpConnection client(port_);
+  client.send_request("POST", "/v1/chat/completions", body_with(kTools, "true"));
+  ASSERT_TRUE(client.read_until("\"role\""));
+  const request::SequenceId id = engine_->started()[0].id;
+  std::int32_t index = static_cast<std::int32_t>(
+      test_support::marked_tokens("<|tool_calls_section_begin|><|tool_call_begin|>functions.").size());
+  for (int i = 0; i < 40; ++i) {
+    request::TokenEvent token;
+    token.id = id;
+    token.index = index++;
+    token.token = 'x';
+    ASSERT_TRUE(events_.try_push({0, token}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(events_.try_push({0, request::SequenceFinished{id, request::FinishReason::kLength, {}}}));
+  const std::string body = client.read_answer().body;
+  EXPECT_NE(body.find(": waiting\n\n"), std::string::npos) << body;
+  EXPECT_TRUE(body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(HttpChat, RefusalsOfTheRenderingNameTheirField) {
+  speak("smollm2");
+  serve([&](const auto&) { return write("x"); });
+  for (const auto& [fields, param] : {std::pair<const char*, const char*>{kTools, "tools"},
+                                      {R"("chat_template_kwargs":{"thinking":true})", "chat_template_kwargs"},
+                                      {R"("chat_template_kwargs":{"preserve_thinking":true})", "chat_template_kwargs"},
+                                      {R"("reasoning_effort":"high")", "reasoning_effort"}}) {
+    const HttpAnswer answer = http_post(port_, "/v1/chat/completions", body_with(fields));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(json::parse(answer.body).at("error").at("param").as_string(), param) << answer.body;
+  }
+  const HttpAnswer answer = http_post(port_, "/v1/chat/completions", R"({"messages":[{"role":"assistant",
+      "tool_calls":[{"function":{"name":"f"}}]}]})");
+  EXPECT_EQ(json::parse(answer.body).at("error").at("param").as_string(), "messages") << answer.body;
+}
+
 // What ends an answer is told truly, whatever calls are in it.
 TEST_F(HttpChat, FinishReasonSaysWhatHappened) {
   speak("kimi_k25");
@@ -219,6 +335,22 @@ TEST_F(HttpChat, FlagsChooseParsersAndTheNameOfReasoning) {
   EXPECT_EQ(tool_call_parser_named("qwen25"), text::ToolCallSyntax::kHermes);
   EXPECT_EQ(reasoning_parser_named("deepseek-r1"), text::ReasoningSyntax::kInside);
   EXPECT_NE(tool_call_parser_named("pythonic").error().message().find("kimi_k2"), std::string::npos);
+}
+
+TEST_F(HttpChat, AReasoningParserThatTheFormatCannotFollowIsRefused) {
+  tokenizer_ = test_support::byte_tokenizer(test_support::family_control_tokens());
+  const auto check = [&](std::string_view parser, std::string_view format) {
+    const ParserChoice choice{.reasoning = *reasoning_parser_named(parser)};
+    return check_reasoning_parser(**text::ChatFormat::by_name(format, *tokenizer_), choice).message();
+  };
+  for (const char* parser : {"qwen3-thinking", "deepseek-r1", "deepseek_r1"}) {
+    EXPECT_NE(check(parser, "qwen3").find("qwen3"), std::string::npos) << parser;
+    EXPECT_NE(check(parser, "kimi_k2_thinking").find("kimi_k2_thinking"), std::string::npos) << parser;
+    EXPECT_EQ(check(parser, "qwen3_thinking_2507"), "");
+    EXPECT_EQ(check(parser, "glm47"), "");
+    EXPECT_EQ(check(parser, "qwen25"), "");  // Nothing is known of its reasoning: as the flag says.
+  }
+  for (const char* parser : {"auto", "none", "think", "qwen3"}) EXPECT_EQ(check(parser, "qwen3"), "") << parser;
 }
 
 TEST_F(HttpChat, ThreeThousandBracketsAreRefusedWhereverTheyAre) {

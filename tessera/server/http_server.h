@@ -25,9 +25,11 @@ struct HttpServerOptions {
   // that serves the connections; more than so many at once, waiting or under way, are refused with 503.
   std::int64_t text_threads = 2;
   std::int64_t text_jobs_max = 256;
-  std::chrono::milliseconds idle_timeout{120'000};        // Between requests, and for reading one.
-  std::chrono::milliseconds write_timeout{30'000};        // A client that reads nothing for so long is dropped.
-  std::chrono::milliseconds keep_alive_interval{15'000};  // A comment in a stream that is silent for so long.
+  std::chrono::milliseconds idle_timeout{120'000};  // Between requests, and for reading one.
+  std::chrono::milliseconds write_timeout{30'000};  // A client that reads nothing for so long is dropped.
+  // A comment in a stream in which nothing was written for so long, also while tokens come of which nothing can be said
+  // yet. A stream begins with its first token: before it a failure still has its own HTTP status.
+  std::chrono::milliseconds keep_alive_interval{15'000};
 };
 
 class HttpServer {

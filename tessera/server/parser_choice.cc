@@ -75,6 +75,15 @@ std::string_view tool_call_parser_name(ToolCallSyntax syntax) {
   return "none";
 }
 
+base::Status check_reasoning_parser(const text::ChatFormat& format, const ParserChoice& choice) {
+  const ReasoningSyntax of_format = format.output_syntax({}).reasoning;
+  if (choice.reasoning != ReasoningSyntax::kInside || of_format != ReasoningSyntax::kOutside) return base::ok_status();
+  return base::invalid_argument(
+      fmt::format("--reasoning-parser: the one that was named takes the beginning of an answer for reasoning, but the "
+                  "prompts of the chat format {} do not open it; expected auto, none or think",
+                  format.name()));
+}
+
 text::OutputSyntax choose_syntax(text::OutputSyntax of_format, const ParserChoice& choice) {
   text::OutputSyntax syntax = of_format;
   if (choice.tool_calls.has_value()) syntax.tool_calls = *choice.tool_calls;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "tessera/base/status.h"
+#include "tessera/text/chat_format.h"
 #include "tessera/text/output_parser.h"
 
 namespace tessera::server {
@@ -24,7 +25,12 @@ base::Result<std::optional<text::ToolCallSyntax>> tool_call_parser_named(std::st
 std::string_view reasoning_parser_name(text::ReasoningSyntax syntax);
 std::string_view tool_call_parser_name(text::ToolCallSyntax syntax);
 
-// Where the text begins is for the rendering to say: a chosen reasoning parser keeps what the format knows of it.
+// Whether the chosen reasoning parser can do with this format what its name says: one for models whose prompt opens
+// reasoning is refused where the format's prompts do not.
+base::Status check_reasoning_parser(const text::ChatFormat& format, const ParserChoice& choice);
+
+// Where a text begins is for its rendering to say (a request may turn thinking off): a chosen reasoning parser keeps
+// what the format knows of it.
 text::OutputSyntax choose_syntax(text::OutputSyntax of_format, const ParserChoice& choice);
 
 }  // namespace tessera::server

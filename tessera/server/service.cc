@@ -18,6 +18,14 @@ bool is_clean_id(std::string_view id) {
          std::ranges::all_of(id, [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\'; });
 }
 
+// The field of the request that a chat format's refusal is about, which its message begins with (chat_format.h).
+std::string rendering_param(std::string_view refusal) {
+  const std::string_view field = refusal.substr(0, refusal.find(':'));
+  if (field == "tools" || field == "reasoning_effort") return std::string(field);
+  if (field == "thinking" || field == "preserve_thinking") return "chat_template_kwargs";
+  return "messages";
+}
+
 }  // namespace
 
 Service::Service(ServiceOptions options, const text::Tokenizer& tokenizer, const text::ChatFormat* chat_format,
@@ -158,7 +166,10 @@ ApiResult<std::vector<std::int32_t>> Service::render(const text::Conversation& c
     return std::unexpected(bad_request("this model has no chat format; use /v1/completions", "messages"));
   }
   const base::Result<std::vector<text::Segment>> segments = chat_format_->render(conversation, options);
-  if (!segments.has_value()) return std::unexpected(bad_request(segments.error().message(), "messages"));
+  if (!segments.has_value()) {
+    const std::string& message = segments.error().message();
+    return std::unexpected(bad_request(message, rendering_param(message)));
+  }
   if (auto error = check_length(tokenizer_.tokens_min(*segments), room, "messages")) {
     return std::unexpected(std::move(*error));
   }

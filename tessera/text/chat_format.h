@@ -33,8 +33,8 @@ class ChatFormat {
 
   // "smollm2", "kimi_k2", ...: what by_name() takes.
   virtual std::string_view name() const = 0;
-  // The conversation as segments for Tokenizer::encode(). An empty conversation is refused, and so is what the family
-  // cannot express; the message names the index of the chat message.
+  // As segments for Tokenizer::encode(). Refused are an empty conversation and what the family cannot express: the text
+  // begins with "thinking:", "preserve_thinking:", "reasoning_effort:", "tools:", or the place in "messages".
   virtual base::Result<std::vector<Segment>> render(const Conversation& conversation,
                                                     const RenderOptions& options) const = 0;
   // How the answer to such a rendering is written: of `options`, whether the model thinks decides where it begins.

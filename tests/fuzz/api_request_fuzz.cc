@@ -1,5 +1,7 @@
 // Bodies of the API's requests from clients that send anything. The first byte chooses which request; what is accepted
 // must keep the limits on which everything behind the parser relies.
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,9 +38,13 @@ void check_messages(const std::vector<text::ChatMessage>& messages) {
     for (const text::ToolCall& call : message.tool_calls) {
       TESSERA_CHECK(!call.name.empty() && std::ssize(call.name) <= limits::kToolNameBytesMax);
       TESSERA_CHECK(!call.arguments.empty() && std::ssize(call.id) <= limits::kToolCallIdBytesMax);
+      check_text(call.id);
       check_text(call.name);
       check_text(call.arguments);
     }
+    TESSERA_CHECK(message.role == text::Role::kTool || message.tool_call_id.empty());
+    TESSERA_CHECK(std::ssize(message.tool_call_id) <= limits::kToolCallIdBytesMax);
+    check_text(message.tool_call_id);
   }
 }
 
@@ -47,7 +53,13 @@ void check_conversation(const text::Conversation& conversation, const text::Rend
   TESSERA_CHECK(std::ssize(conversation.tools) <= limits::kToolsMax);
   for (const text::Tool& tool : conversation.tools) {
     TESSERA_CHECK(!tool.name().empty() && std::ssize(tool.name()) <= limits::kToolNameBytesMax);
+    for (const char c : tool.name()) TESSERA_CHECK(static_cast<unsigned char>(c) > ' ' && c < 0x7f && c != '<');
+    const boost::json::object& function = tool.declaration.at("function").as_object();
+    const boost::json::value* parameters = function.if_contains("parameters");
+    const bool declared = parameters != nullptr && !parameters->is_null();
+    TESSERA_CHECK(declared == (tool.parameters() != nullptr));
   }
+  check_text(render.reasoning_effort.value_or(""));
   TESSERA_CHECK(!render.reasoning_effort.has_value() || render.thinking.value_or(true));
 }
 
@@ -100,7 +112,11 @@ void parse(std::uint8_t which, std::string_view body) {
   } else if (which == 2) {
     const auto result = server::parse_tokenize_request(body);
     if (const auto* request = accepted(result)) {
-      if (const auto* text = std::get_if<std::string>(&request->input)) check_text(*text);
+      if (const auto* text = std::get_if<std::string>(&request->input)) {
+        check_text(*text);
+        // What is about a rendering was refused, not ignored.
+        TESSERA_CHECK(!request->render.thinking.has_value() && !request->render.reasoning_effort.has_value());
+      }
       if (const auto* conversation = std::get_if<text::Conversation>(&request->input))
         check_conversation(*conversation, request->render);
     }

@@ -1,6 +1,6 @@
-// scripted_server FORMAT...: for each chat format an HTTP server whose model writes what the conversation tells it to:
-// what stands between the prompt's last byte 1 and the byte 2 after it, control tokens where it spells them
-// (marked_tokens()), a stop token at its end. Prints "FORMAT PORT" for each, and ends when its input does.
+// scripted_server: for each chat format that there is, an HTTP server whose model writes what the conversation tells it
+// to: what stands between the prompt's last byte 1 and the byte 2 after it, control tokens where it spells them
+// (marked_tokens()), a stop token at its end. Prints "FORMAT PORT" for each and an empty line, and ends with its input.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -74,13 +74,14 @@ class ScriptedServer {
 }  // namespace
 }  // namespace tessera::test_support
 
-int main(int argc, char** argv) {
+int main() {
   if (const tessera::base::Status status = tessera::base::set_log_level("error"); !status.ok()) return 1;
   std::vector<std::unique_ptr<tessera::test_support::ScriptedServer>> servers;
-  for (int i = 1; i < argc; ++i) {
-    servers.push_back(std::make_unique<tessera::test_support::ScriptedServer>(argv[i]));
-    std::printf("%s %d\n", argv[i], servers.back()->port());
+  for (const std::string_view name : tessera::text::ChatFormat::names()) {
+    servers.push_back(std::make_unique<tessera::test_support::ScriptedServer>(name));
+    std::printf("%s %d\n", std::string(name).c_str(), servers.back()->port());
   }
+  std::puts("");
   std::fflush(stdout);
   while (std::getchar() != EOF) {
   }
