@@ -44,6 +44,8 @@ inline constexpr std::int64_t kLogitBiasesMax = 1024;
 inline constexpr std::int64_t kMessagesMax = 4096;
 inline constexpr std::int64_t kToolsMax = 1024;
 inline constexpr std::int64_t kToolCallsMax = 1024;  // Of one message.
+inline constexpr std::int64_t kToolValuesMax =
+    200'000;  // JSON values in a request's tools and the calls of its history.
 inline constexpr std::int64_t kToolNameBytesMax = 256;
 inline constexpr std::int64_t kToolCallIdBytesMax = 512;
 

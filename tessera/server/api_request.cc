@@ -158,7 +158,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view body) {
   ChatRequest request;
   read_options(fields, request.options);
   fields.require("messages");
-  read_conversation(fields, request.conversation, request.render);
+  read_conversation(fields, body, request.conversation, request.render);
   const auto old_max = fields.integer("max_tokens", 1, limits::kContextMax);
   const auto new_max = fields.integer("max_completion_tokens", 1, limits::kContextMax);
   if (const auto max = new_max.has_value() ? new_max : old_max) {
@@ -219,7 +219,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body) {
     request.render.generation_prompt = text::GenerationPrompt::kOmit;
   }
   text::Conversation conversation;
-  read_conversation(fields, conversation, request.render);
+  read_conversation(fields, body, conversation, request.render);
   const auto prompt = fields.string("prompt", static_cast<std::size_t>(limits::kBodyBytesMax));
   if (prompt.has_value() == !conversation.messages.empty()) {
     fields.fail("prompt", "either prompt or messages is needed");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/limits.h"
+#include "tessera/server/json_source.h"
 #include "tessera/text/python_value.h"
 
 namespace tessera::server {
@@ -55,7 +56,8 @@ std::optional<std::string> read_content(JsonFields& fields) {
 }
 
 // "function" of a call in the history. The name is what a model wrote: whatever it is, it may come back.
-void read_called_function(JsonFields& fields, text::ToolCall& call) {
+void read_called_function(JsonFields& fields, std::string_view source, text::ValueBudget& budget,
+                          text::ToolCall& call) {
   fields.require("function");
   const json::object* object = fields.object("function");
   if (object == nullptr) return;
@@ -67,7 +69,13 @@ void read_called_function(JsonFields& fields, text::ToolCall& call) {
   if (arguments != nullptr && arguments->is_string()) {
     call.arguments = view(arguments->get_string());
   } else if (arguments != nullptr && arguments->is_object()) {
-    text::append_python_json(text::python_value(*arguments), text::JsonSpacing::kSpaces, call.arguments);
+    const base::Result<text::PythonValue> value =
+        text::parse_python_json(member_source(member_source(source, "function"), "arguments"), budget);
+    if (value.has_value()) {
+      text::append_python_json(*value, text::JsonSpacing::kSpaces, call.arguments);
+    } else {
+      function.fail("arguments", value.error().message());
+    }
   } else if (arguments != nullptr) {
     function.fail("arguments", "expected the JSON text of an object, or an object");
   }
@@ -77,12 +85,14 @@ void read_called_function(JsonFields& fields, text::ToolCall& call) {
   fields.adopt(function);
 }
 
-void read_tool_calls(JsonFields& fields, text::ChatMessage& message) {
+void read_tool_calls(JsonFields& fields, std::string_view source, text::ValueBudget& budget,
+                     text::ChatMessage& message) {
   const json::array* array = fields.array("tool_calls", static_cast<std::size_t>(limits::kToolCallsMax));
   if (array == nullptr) return;
   if (!array->empty() && message.role != text::Role::kAssistant) {
     return fields.fail("tool_calls", "only an assistant's message has calls");
   }
+  const std::vector<std::string_view> sources = element_sources(member_source(source, "tool_calls"));
   for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
     const std::string name = fmt::format("tool_calls[{}]", i);
     if (!(*array)[i].is_object()) return fields.fail(name, "expected an object");
@@ -90,7 +100,7 @@ void read_tool_calls(JsonFields& fields, text::ChatMessage& message) {
     text::ToolCall call;
     call.id = inner.string("id", static_cast<std::size_t>(limits::kToolCallIdBytesMax)).value_or("");
     inner.refuse_unless("type", "function");
-    read_called_function(inner, call);
+    read_called_function(inner, sources[i], budget, call);
     inner.accept_ignored({"index"});  // Of a streamed delta, which some clients keep.
     fields.adopt(inner);
     message.tool_calls.push_back(std::move(call));
@@ -111,7 +121,7 @@ void read_reasoning(JsonFields& fields, text::ChatMessage& message) {
   }
 }
 
-text::ChatMessage read_message(JsonFields& fields) {
+text::ChatMessage read_message(JsonFields& fields, std::string_view source, text::ValueBudget& budget) {
   text::ChatMessage message;
   fields.require("role");
   const std::string role_text = fields.string("role", kWordBytesMax).value_or("");
@@ -124,10 +134,10 @@ text::ChatMessage read_message(JsonFields& fields) {
     }
   }
   message.content = read_content(fields);
-  if (message.role == text::Role::kUser || message.role == text::Role::kSystem) fields.require("content");
+  if (message.role == text::Role::kUser || text::is_system(message.role)) fields.require("content");
   message.name = fields.string("name", kWordBytesMax).value_or("");
   read_reasoning(fields, message);
-  read_tool_calls(fields, message);
+  read_tool_calls(fields, source, budget, message);
   const std::size_t id_max = static_cast<std::size_t>(limits::kToolCallIdBytesMax);
   if (const std::optional<std::string> id = fields.string("tool_call_id", id_max)) {
     if (message.role != text::Role::kTool) fields.fail("tool_call_id", "only a tool's message answers a call");
@@ -140,16 +150,18 @@ text::ChatMessage read_message(JsonFields& fields) {
   return message;
 }
 
-void read_messages(JsonFields& fields, std::vector<text::ChatMessage>& messages) {
+void read_messages(JsonFields& fields, std::string_view body, std::vector<text::ChatMessage>& messages) {
   const json::array* array = fields.array("messages", static_cast<std::size_t>(limits::kMessagesMax));
   if (array == nullptr) return;
   if (array->empty()) return fields.fail("messages", "at least one message is needed");
   messages.reserve(array->size());
+  const std::vector<std::string_view> sources = element_sources(member_source(body, "messages"));
+  text::ValueBudget budget;
   for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
     const std::string path = fmt::format("messages[{}]", i);
     if (!(*array)[i].is_object()) return fields.fail(path, "expected an object");
     JsonFields inner((*array)[i].get_object(), path);
-    messages.push_back(read_message(inner));
+    messages.push_back(read_message(inner, sources[i], budget));
     fields.adopt(inner);
   }
 }
@@ -171,9 +183,10 @@ void check_function(JsonFields& fields) {
   fields.adopt(function);
 }
 
-void read_tools(JsonFields& fields, std::vector<text::Tool>& tools) {
+void read_tools(JsonFields& fields, std::string_view body, std::vector<text::Tool>& tools) {
   const json::array* array = fields.array("tools", static_cast<std::size_t>(limits::kToolsMax));
   if (array != nullptr) {
+    const std::vector<std::string_view> sources = element_sources(member_source(body, "tools"));
     for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
       const std::string path = fmt::format("tools[{}]", i);
       if (!(*array)[i].is_object()) return fields.fail(path, "expected an object");
@@ -184,7 +197,7 @@ void read_tools(JsonFields& fields, std::vector<text::Tool>& tools) {
       check_function(inner);
       inner.accept_rest();
       fields.adopt(inner);
-      tools.push_back({(*array)[i].get_object()});
+      tools.push_back({(*array)[i].get_object(), std::string(sources[i])});
     }
   }
   if (!fields.boolean("parallel_tool_calls").value_or(true) && !tools.empty()) {
@@ -232,9 +245,10 @@ void read_render_options(JsonFields& fields, text::RenderOptions& render) {
 
 }  // namespace
 
-void read_conversation(JsonFields& fields, text::Conversation& conversation, text::RenderOptions& render) {
-  read_messages(fields, conversation.messages);
-  read_tools(fields, conversation.tools);
+void read_conversation(JsonFields& fields, std::string_view body, text::Conversation& conversation,
+                       text::RenderOptions& render) {
+  read_messages(fields, body, conversation.messages);
+  read_tools(fields, body, conversation.tools);
   read_render_options(fields, render);
 }
 

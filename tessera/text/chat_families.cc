@@ -51,14 +51,27 @@ base::Status check_options(std::string_view format, const RenderOptions& options
   return {};
 }
 
+base::Result<std::vector<PythonValue>> parse_tools(const Conversation& conversation, ValueBudget& budget) {
+  std::vector<PythonValue> tools;
+  tools.reserve(conversation.tools.size());
+  for (std::size_t i = 0; i < conversation.tools.size(); ++i) {
+    base::Result<PythonValue> tool = parse_python_json(conversation.tools[i].source, budget);
+    if (!tool.has_value()) {
+      return base::failure(base::invalid_argument(tool.error().message()).with_context(fmt::format("tools[{}]", i)));
+    }
+    tools.push_back(*std::move(tool));
+  }
+  return tools;
+}
+
 base::Result<PythonValue> parse_arguments(const Conversation& conversation, std::size_t message_index,
-                                          std::size_t call_index) {
+                                          std::size_t call_index, ValueBudget& budget) {
   const std::string& text = conversation.messages[message_index].tool_calls[call_index].arguments;
   if (text.empty()) return PythonValue{.kind = PythonValue::Kind::kDict};
   const auto where = [&] {
     return fmt::format("messages[{}].tool_calls[{}].function.arguments", message_index, call_index);
   };
-  base::Result<PythonValue> value = parse_python_json(text);
+  base::Result<PythonValue> value = parse_python_json(text, budget);
   if (!value.has_value()) {
     return base::failure(base::invalid_argument(value.error().message()).with_context(where()));
   }

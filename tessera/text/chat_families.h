@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/text/chat_format.h"
 #include "tessera/text/python_value.h"
@@ -57,10 +58,13 @@ struct ChatAbilities {
 };
 base::Status check_options(std::string_view format, const RenderOptions& options, const ChatAbilities& abilities);
 
+// The declarations of the tools, in order. The error names tools[index].
+base::Result<std::vector<PythonValue>> parse_tools(const Conversation& conversation, ValueBudget& budget);
+
 // The arguments of a call as the dict that a template iterates over or dumps; no text at all is an empty one. The error
 // names messages[message_index].tool_calls[call_index].
 base::Result<PythonValue> parse_arguments(const Conversation& conversation, std::size_t message_index,
-                                          std::size_t call_index);
+                                          std::size_t call_index, ValueBudget& budget);
 
 // Inline reasoning, as templates split it off: what is before the first </think>, from the last <think> before it on,
 // and what is after the last </think>.

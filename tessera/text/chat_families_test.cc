@@ -135,7 +135,7 @@ TEST(ChatFormatTools, AreRefusedWhereThereIsNoPlaceForThem) {
   EXPECT_EQ(subject.render(with_call("{}")),
             "invalid_argument: messages[1].tool_calls: the chat format smollm2 has no place for them");
   Conversation conversation = kQuestion;
-  conversation.tools.push_back({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  conversation.tools.push_back({{{"type", "function"}, {"function", {{"name", "f"}}}}, "{}"});
   EXPECT_EQ(subject.render(conversation), "invalid_argument: tools: the chat format smollm2 has no place for them");
 }
 
@@ -148,6 +148,69 @@ TEST(KimiIds, OfOthersAreReplacedByTheCountOfCalls) {
   }
   EXPECT_THAT(subject.render(with_call("{}", "functions.a.b-c:17")),
               HasSubstr("<|tool_call_begin|>functions.a.b-c:17<"));
+}
+
+// Every call has an id of its own, whatever ids others have.
+TEST(KimiIds, AreNeverGivenTwice) {
+  const FormatUnderTest subject = format_under_test("kimi_k2");
+  Conversation conversation = kQuestion;
+  const auto call = [](std::string id) { return ToolCall{.id = std::move(id), .name = "f", .arguments = "{}"}; };
+  conversation.messages.push_back(
+      {.role = Role::kAssistant,
+       .tool_calls = {call("functions.f:2"), call("a"), call("b"), call("functions.f:99999999999999999999")}});
+  conversation.messages.push_back({.role = Role::kAssistant, .tool_calls = {call("c"), call("functions.f:5")}});
+  const std::string text = subject.render(conversation);
+  for (const char* id : {"f:1<", "f:2<", "f:3<", "f:4<", "f:5<", "f:99999999999999999999<"}) {
+    const std::string written = "<|tool_call_begin|>functions." + std::string(id);
+    const std::size_t at = text.find(written);
+    EXPECT_NE(at, std::string::npos) << written << " " << text;
+    EXPECT_EQ(text.find(written, at + 1), std::string::npos) << written << " " << text;
+  }
+}
+
+TEST(KimiIds, OfAResultMayBeLeftOutWhereOneCallWaits) {
+  for (const char* name : {"kimi_k2", "kimi_k2_thinking", "kimi_k25", "kimi_k26", "kimi_k27_code"}) {
+    const FormatUnderTest subject = format_under_test(name);
+    Conversation conversation = with_call("{}", "call_a");
+    conversation.messages.push_back({.role = Role::kTool, .content = "x"});
+    EXPECT_THAT(subject.render(conversation), HasSubstr("## Return of functions.f:0\nx<"));
+    conversation.messages.push_back({.role = Role::kTool, .content = "y"});
+    const std::string tail =
+        " earlier calls have no result yet; the chat format " + std::string(name) + " needs the id of the call";
+    EXPECT_EQ(subject.render(conversation), "invalid_argument: messages[3].tool_call_id: is missing, and 0" + tail);
+    conversation = with_call("{}", "call_a");
+    conversation.messages[1].tool_calls.push_back({.id = "call_b", .name = "g"});
+    conversation.messages.push_back({.role = Role::kTool, .content = "x"});
+    EXPECT_EQ(subject.render(conversation), "invalid_argument: messages[2].tool_call_id: is missing, and 2" + tail);
+    conversation.messages[2].tool_call_id = "call_a";
+    conversation.messages.push_back({.role = Role::kTool, .content = "y"});
+    EXPECT_THAT(subject.render(conversation), HasSubstr("## Return of functions.g:1\ny<"));
+  }
+}
+
+// One request's tools and the calls of its history together.
+TEST(ChatFormatValues, AreBounded) {
+  std::string zeros = "[0";
+  for (int i = 0; i < 120'000; ++i) zeros += ",0";
+  zeros += "]";
+  const std::string tool = R"({"type":"function","function":{"name":"f","parameters":{"$defs":{"D":{"enum":)" + zeros +
+                           R"(}},"properties":{"a":{"$ref":"#/$defs/D"}}}}})";
+  for (const FormatCase& one : kFormats) {
+    if (one.name == "smollm2") continue;
+    const FormatUnderTest subject = format_under_test(one.name);
+    Conversation conversation = with_call(R"({"a":)" + zeros + "}");
+    EXPECT_THAT(subject.render(conversation), Not(HasSubstr("invalid_argument"))) << one.name;
+    conversation.tools.push_back({.declaration = {}, .source = tool});
+    if (one.name == "qwen25" || one.name.starts_with("glm")) {
+      EXPECT_EQ(subject.render(conversation),
+                "invalid_argument: messages[1].tool_calls[0].function.arguments: more than 200000 JSON values in the "
+                "tools and calls of one request");
+    }
+    conversation.tools.push_back({.declaration = {}, .source = tool});
+    EXPECT_EQ(subject.render(conversation),
+              "invalid_argument: tools[1]: more than 200000 JSON values in the tools and calls of one request")
+        << one.name;
+  }
 }
 
 TEST(OutputSyntaxOf, EveryFamily) {
@@ -189,17 +252,14 @@ TEST(OutputSyntaxOf, EveryFamily) {
 // The format that a checkpoint gets, or the message of its failure. The texts are what tells templates apart, not
 // templates.
 std::string chosen(std::string_view model_type, std::string_view chat_template) {
-  const TestFolder folder;
-  folder.write("config.json", R"({"model_type": ")" + std::string(model_type) + "\"}");
-  folder.write("chat_template.jinja", std::string(chat_template));
   std::vector<std::string_view> tokens(kKimiTokens.begin(), kKimiTokens.end());
   for (const std::string_view token : kGlmTokens) tokens.push_back(token);
   tokens.push_back("<|im_start|>");
   std::ranges::sort(tokens);
   const auto repeated = std::ranges::unique(tokens);
   tokens.erase(repeated.begin(), repeated.end());
-  const auto format = ChatFormat::load(folder.path(), *tokenizer_with(tokens));
-  return format.has_value() ? std::string((*format)->name()) : format.error().to_string();
+  const auto subject = format_of_checkpoint(model_type, chat_template, tokens);
+  return subject.has_value() ? std::string(subject->format->name()) : subject.error().to_string();
 }
 
 TEST(ChatFormatChoice, IsMadeByModelTypeAndTemplate) {
@@ -220,6 +280,38 @@ TEST(ChatFormatChoice, IsMadeByModelTypeAndTemplate) {
   EXPECT_EQ(chosen("qwen3", qwen + "<think> enable_thinking"), "qwen3");
   EXPECT_EQ(chosen("qwen3", qwen + "<think>"), "qwen3_thinking_2507");
   EXPECT_EQ(chosen("qwen3", qwen), "qwen3_instruct_2507");
+}
+
+// The words that tools/oracles/make_chat_goldens.py found in the models' own templates.
+TEST(ChatFormatChoice, IsMadeByTheWordsOfTheModelsOwnTemplates) {
+  struct Choice {
+    std::string_view golden;
+    std::vector<std::string_view> model_types;
+    std::string_view name;
+  };
+  const Choice choices[] = {
+      {"kimi_k2", {"kimi_k2", "deepseek_v3"}, "kimi_k2"},
+      {"kimi_k2_pocket", {"kimi_k2", "deepseek_v3"}, "kimi_k2"},
+      {"kimi_k2_thinking", {"kimi_k2", "deepseek_v3"}, "kimi_k2_thinking"},
+      {"kimi_k2_thinking_first", {"kimi_k2", "deepseek_v3"}, "kimi_k2_thinking"},
+      {"kimi_k25", {"kimi_k25"}, "kimi_k25"},
+      {"kimi_k26", {"kimi_k25"}, "kimi_k26"},
+      {"glm45", {"glm4_moe"}, "glm45"},
+      {"glm47", {"glm4_moe"}, "glm47"},
+      {"glm5", {"glm_moe_dsa"}, "glm5"},
+      {"glm51", {"glm_moe_dsa"}, "glm51"},
+      {"glm52", {"glm_moe_dsa"}, "glm52"},
+      {"qwen25", {"qwen2"}, "qwen25"},
+      {"qwen3", {"qwen3"}, "qwen3"},
+      {"qwen3_instruct_2507", {"qwen3"}, "qwen3_instruct_2507"},
+      {"qwen3_thinking_2507", {"qwen3"}, "qwen3_thinking_2507"},
+      {"smollm2", {"llama"}, "smollm2"},
+  };
+  for (const auto& [golden, model_types, name] : choices) {
+    for (const std::string_view type : model_types) EXPECT_EQ(chosen(type, template_words(golden)), name) << golden;
+    EXPECT_THAT(chosen("gpt_neox", template_words(golden)), HasSubstr("no chat format is known")) << golden;
+  }
+  EXPECT_THAT(chosen("kimi_k2", template_words("")), HasSubstr("no chat format is known"));
 }
 
 TEST(ChatFormatChoice, RefusesTemplatesThatItDoesNotKnow) {

@@ -96,10 +96,9 @@ TEST(Smollm2ChatFormat, RefusesAnEmptyConversation) {
 }
 
 TEST(Role, ReadsTheApisSpelling) {
-  for (const Role role : {Role::kSystem, Role::kUser, Role::kAssistant, Role::kTool}) {
+  for (const Role role : {Role::kSystem, Role::kDeveloper, Role::kUser, Role::kAssistant, Role::kTool}) {
     EXPECT_EQ(parse_role(role_name(role)), role);
   }
-  EXPECT_EQ(parse_role("developer"), Role::kSystem);
   const auto role = parse_role("User");
   ASSERT_FALSE(role.has_value());
   EXPECT_THAT(role.error().message(), HasSubstr("'User' is not known"));

@@ -87,6 +87,15 @@ Turns turns_of(const std::vector<ChatMessage>& messages) {
   return turns;
 }
 
+// A rendering under way.
+struct Rendering {
+  const Conversation& conversation;
+  const RenderOptions& options;
+  Turns turns;
+  PromptWriter out;
+  ValueBudget budget = {};
+};
+
 class GlmChatFormat : public ChatFormat {
  public:
   GlmChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
@@ -101,19 +110,20 @@ class GlmChatFormat : public ChatFormat {
     TESSERA_RETURN_IF_ERROR(check_options(variant_.name, options, abilities()));
     const std::vector<ChatMessage>& messages = conversation.messages;
     const bool thinking = options.thinking.value_or(true);
-    PromptWriter out(markup_);
+    Rendering rendering{conversation, options, turns_of(messages), PromptWriter(markup_)};
+    PromptWriter& out = rendering.out;
     out.markup("[gMASK]<sop>");
     if (variant_.version == Version::kGlm52 && thinking) {
       out.markup(options.reasoning_effort == "high" ? "<|system|>Reasoning Effort: High"
                                                     : "<|system|>Reasoning Effort: Max");
     }
-    if (!conversation.tools.empty()) write_tools(conversation.tools, out);
-    const Turns turns = turns_of(messages);
+    if (!conversation.tools.empty()) TESSERA_RETURN_IF_ERROR(write_tools(rendering));
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const ChatMessage& message = messages[i];
       const std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
       switch (message.role) {
         case Role::kSystem:
+        case Role::kDeveloper:
           out.markup("<|system|>").markup(newline()).text(content);
           break;
         case Role::kUser:
@@ -121,7 +131,7 @@ class GlmChatFormat : public ChatFormat {
           if (in_lines() && !thinking && !content.ends_with("/nothink")) out.markup("/nothink");
           break;
         case Role::kAssistant:
-          TESSERA_RETURN_IF_ERROR(write_answer(conversation, i, turns, options, out));
+          TESSERA_RETURN_IF_ERROR(write_answer(i, rendering));
           break;
         case Role::kTool:
           if (i == 0 || messages[i - 1].role != Role::kTool) out.markup("<|observation|>");
@@ -167,18 +177,22 @@ class GlmChatFormat : public ChatFormat {
     return abilities;
   }
 
-  void write_tools(const std::vector<Tool>& tools, PromptWriter& out) const {
+  base::Status write_tools(Rendering& rendering) const {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<PythonValue> tools,
+                             parse_tools(rendering.conversation, rendering.budget));
+    PromptWriter& out = rendering.out;
     out.markup(kToolsBegin);
-    for (const Tool& tool : tools) {
+    for (const PythonValue& tool : tools) {
       std::string text;
       if (writes_reasoning_raw()) {
-        text = function_text(python_value(tool.declaration));
+        text = function_text(tool);
       } else {
-        append_python_json(python_value(tool.declaration), JsonSpacing::kSpaces, text);
+        append_python_json(tool, JsonSpacing::kSpaces, text);
       }
       if (!text.empty()) out.text(text).markup("\n");
     }
     out.markup(kToolsEnd).markup(in_lines() ? kCallInLines : kCallCompact);
+    return {};
   }
 
   // From GLM-5.1 on: the function alone, without two of its fields, whose names are not escaped. Empty for one that the
@@ -214,8 +228,11 @@ class GlmChatFormat : public ChatFormat {
     return std::nullopt;
   }
 
-  base::Status write_answer(const Conversation& conversation, std::size_t index, const Turns& turns,
-                            const RenderOptions& options, PromptWriter& out) const {
+  base::Status write_answer(std::size_t index, Rendering& rendering) const {
+    const Conversation& conversation = rendering.conversation;
+    const RenderOptions& options = rendering.options;
+    const Turns& turns = rendering.turns;
+    PromptWriter& out = rendering.out;
     const ChatMessage& message = conversation.messages[index];
     std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
     const auto reasoning = reasoning_of(message, index, turns, options.thinking.value_or(true), content);
@@ -230,7 +247,7 @@ class GlmChatFormat : public ChatFormat {
     content = python_strip(content);
     if (!content.empty()) out.markup(newline()).text(content);
     for (std::size_t i = 0; i < message.tool_calls.size(); ++i) {
-      TESSERA_ASSIGN_OR_RETURN(const PythonValue arguments, parse_arguments(conversation, index, i));
+      TESSERA_ASSIGN_OR_RETURN(const PythonValue arguments, parse_arguments(conversation, index, i, rendering.budget));
       out.markup(newline()).markup("<tool_call>").text(message.tool_calls[i].name).markup(newline());
       for (const auto& [key, value] : arguments.members) {
         std::string text;

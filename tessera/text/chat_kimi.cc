@@ -13,15 +13,21 @@
 // prompt open it, or close it at once where thinking is off.
 //
 // The models expect ids of the form functions.NAME:INDEX, where INDEX counts the calls of the conversation. Ids of that
-// form are written as they are; others are replaced, in the calls and in the results that answer them.
+// form are written as they are; others are replaced, in the calls and in the results that answer them, by the count of
+// calls so far, or the next index that no other call has.
+//
+// A developer's message is a system message whose role is written "developer"; it keeps no default system text away.
+// Nor does the template of K2-Thinking of which a loop does not stop (see Variant::history) keep as much reasoning.
 //
 // kimi_k27_code is written from descriptions of its template (K2.6's with thinking on and all reasoning kept), which
 // was not at hand; so it is never chosen from a checkpoint, only by name.
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "tessera/text/chat_families.h"
 #include "tessera/text/chat_markup.h"
@@ -50,6 +56,11 @@ enum class Reasoning {
   kPreserved,    // K2.7-Code: always reasons, and all of it is kept.
 };
 enum class ToolStyle { kJson, kTypescript };
+// Which assistant's turn without calls is the last whose reasoning is left out.
+enum class History {
+  kToLastAnswer,
+  kToFirstAnswer,  // A form of K2-Thinking's template, whose search goes on after it has found the last one.
+};
 
 struct Variant {
   std::string_view name;
@@ -57,6 +68,7 @@ struct Variant {
   ToolStyle tools;
   std::string_view default_system;  // Empty: none is put in.
   std::string_view after_default_system;
+  History history = History::kToLastAnswer;
 };
 
 // K2's template leaves a newline behind its default system message.
@@ -78,6 +90,79 @@ bool is_kimi_id(std::string_view id) {
          colon + 1 < id.size() && id.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
 }
 
+// The ids with which calls are written, and results name them.
+class CallIds {
+ public:
+  explicit CallIds(const std::vector<ChatMessage>& messages) {
+    for (const ChatMessage& message : messages) {
+      for (const ToolCall& call : message.tool_calls) {
+        if (is_kimi_id(call.id)) take(std::string_view(call.id).substr(call.id.rfind(':') + 1));
+      }
+    }
+  }
+
+  // The calls of the next assistant's message: results name the latest calls of their id.
+  void begin_message(const ChatMessage& message) {
+    for (const ToolCall& call : message.tool_calls) {
+      const auto known = by_id_.find(call.id);
+      if (known == by_id_.end()) continue;
+      unanswered_ -= known->second.unanswered();
+      by_id_.erase(known);
+    }
+  }
+
+  std::string written(const ToolCall& call) {
+    std::string id = call.id;
+    if (!is_kimi_id(call.id)) {
+      next_ = std::max(next_, calls_);
+      while (taken_.contains(next_)) ++next_;
+      id = fmt::format("functions.{}:{}", call.name, next_++);
+    }
+    ++calls_;
+    ++unanswered_;
+    by_id_[call.id].written.push_back(id);
+    return id;
+  }
+
+  // For a result. Calls of one id in one message are answered in order; another result is of the last of them. Without
+  // an id: the one call that has no result yet; empty if there is not one.
+  std::optional<std::string> answered(std::string_view id) {
+    auto calls = by_id_.find(id);
+    if (id.empty() && (calls == by_id_.end() || calls->second.unanswered() == 0)) {
+      if (unanswered_ != 1) return std::nullopt;
+      calls = std::ranges::find_if(by_id_, [](const auto& entry) { return entry.second.unanswered() == 1; });
+    }
+    if (calls == by_id_.end()) return std::string(id);
+    Calls& named = calls->second;
+    if (named.unanswered() == 0) return named.written.back();
+    --unanswered_;
+    return named.written[named.answered++];
+  }
+
+  std::size_t unanswered() const { return unanswered_; }
+
+ private:
+  // Of one id.
+  struct Calls {
+    std::vector<std::string> written;
+    std::size_t answered = 0;
+
+    std::size_t unanswered() const { return written.size() - answered; }
+  };
+
+  void take(std::string_view digits) {
+    std::int64_t index = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+    if (error == std::errc()) taken_.insert(index);
+  }
+
+  std::set<std::int64_t> taken_;  // Indices of ids that stay.
+  std::int64_t calls_ = 0;
+  std::int64_t next_ = 0;  // Greater than every index that was given.
+  std::map<std::string, Calls, std::less<>> by_id_;
+  std::size_t unanswered_ = 0;
+};
+
 class KimiChatFormat : public ChatFormat {
  public:
   KimiChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
@@ -93,7 +178,8 @@ class KimiChatFormat : public ChatFormat {
     const std::vector<ChatMessage>& messages = conversation.messages;
     PromptWriter out(markup_);
     if (!conversation.tools.empty()) {
-      out.markup("<|im_system|>tool_declare<|im_middle|>").text(declared(conversation.tools)).markup("<|im_end|>");
+      TESSERA_ASSIGN_OR_RETURN(const std::string tools, declared(conversation));
+      out.markup("<|im_system|>tool_declare<|im_middle|>").text(tools).markup("<|im_end|>");
     }
     if (!variant_.default_system.empty() && messages.front().role != Role::kSystem) {
       out.markup("<|im_system|>system<|im_middle|>").markup(variant_.default_system).markup("<|im_end|>");
@@ -101,8 +187,7 @@ class KimiChatFormat : public ChatFormat {
     }
     const bool keep_all = variant_.reasoning == Reasoning::kPreserved || options.keep_reasoning.value_or(false);
     const std::size_t history_end = keep_all ? 0 : end_of_history(messages);
-    std::map<std::string_view, std::string> written_ids;  // By the client's id, where they differ.
-    std::int64_t calls = 0;
+    CallIds ids(messages);
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const ChatMessage& message = messages[i];
       out.markup(begin_of(message.role)).text(message.name.empty() ? role_name(message.role) : message.name);
@@ -113,12 +198,17 @@ class KimiChatFormat : public ChatFormat {
         out.markup("<think>").text(kept ? message.reasoning.value_or("") : "").markup("</think>");
       }
       if (message.role == Role::kTool) {
-        const auto written = written_ids.find(message.tool_call_id);
-        out.markup("## Return of ").text(written == written_ids.end() ? message.tool_call_id : written->second);
-        out.markup("\n");
+        const std::optional<std::string> id = ids.answered(message.tool_call_id);
+        if (!id.has_value()) {
+          return base::failure(base::invalid_argument(
+              fmt::format("messages[{}].tool_call_id: is missing, and {} earlier calls have no result yet; the chat "
+                          "format {} needs the id of the call",
+                          i, ids.unanswered(), variant_.name)));
+        }
+        out.markup("## Return of ").text(*id).markup("\n");
       }
       out.text(message.content.value_or(""));
-      if (message.role == Role::kAssistant) write_calls(message, written_ids, calls, out);
+      if (message.role == Role::kAssistant) write_calls(message, ids, out);
       out.markup("<|im_end|>");
     }
     if (options.generation_prompt == GenerationPrompt::kAdd) {
@@ -166,23 +256,28 @@ class KimiChatFormat : public ChatFormat {
       case Role::kAssistant:
         return "<|im_assistant|>";
       case Role::kSystem:
+      case Role::kDeveloper:
       case Role::kTool:
         break;
     }
     return "<|im_system|>";
   }
 
-  // One more than the index of the last assistant's message without calls.
-  static std::size_t end_of_history(const std::vector<ChatMessage>& messages) {
+  // One more than the index of the last assistant's message whose reasoning is left out.
+  std::size_t end_of_history(const std::vector<ChatMessage>& messages) const {
+    std::size_t end = 0;
     for (std::size_t i = messages.size(); i > 0; --i) {
-      if (messages[i - 1].role == Role::kAssistant && messages[i - 1].tool_calls.empty()) return i;
+      if (messages[i - 1].role != Role::kAssistant || !messages[i - 1].tool_calls.empty()) continue;
+      end = i;
+      if (variant_.history == History::kToLastAnswer) break;
     }
-    return 0;
+    return end;
   }
 
-  std::string declared(const std::vector<Tool>& tools) const {
+  base::Result<std::string> declared(const Conversation& conversation) const {
+    ValueBudget budget;
     PythonValue list{.kind = PythonValue::Kind::kList};
-    for (const Tool& tool : tools) list.items.push_back(python_value(tool.declaration));
+    TESSERA_ASSIGN_OR_RETURN(list.items, parse_tools(conversation, budget));
     list = with_sorted_keys(std::move(list));
     if (variant_.tools == ToolStyle::kTypescript) {
       if (std::optional<std::string> text = typescript_tools(list)) return *std::move(text);
@@ -192,16 +287,13 @@ class KimiChatFormat : public ChatFormat {
     return text;
   }
 
-  static void write_calls(const ChatMessage& message, std::map<std::string_view, std::string>& written_ids,
-                          std::int64_t& calls, PromptWriter& out) {
+  static void write_calls(const ChatMessage& message, CallIds& ids, PromptWriter& out) {
     if (message.tool_calls.empty()) return;
+    ids.begin_message(message);
     out.markup("<|tool_calls_section_begin|>");
     for (const ToolCall& call : message.tool_calls) {
-      std::string id = is_kimi_id(call.id) ? call.id : fmt::format("functions.{}:{}", call.name, calls);
-      ++calls;
-      out.markup("<|tool_call_begin|>").text(id).markup("<|tool_call_argument_begin|>");
+      out.markup("<|tool_call_begin|>").text(ids.written(call)).markup("<|tool_call_argument_begin|>");
       out.text(call.arguments).markup("<|tool_call_end|>");
-      written_ids.insert_or_assign(call.id, std::move(id));
     }
     out.markup("<|tool_calls_section_end|>");
   }
@@ -229,10 +321,12 @@ std::string_view recognize_kimi(const ChatCheckpoint& checkpoint) {
 
 base::Result<std::unique_ptr<const ChatFormat>> create_kimi(std::string_view name, const ChatCheckpoint& checkpoint) {
   Variant variant = *std::ranges::find(kVariants, name, &Variant::name);
-  if (checkpoint.chat_template.find(kPocketSystem) != std::string::npos) {
+  const auto says = [&](std::string_view words) { return checkpoint.chat_template.find(words) != std::string::npos; };
+  if (says(kPocketSystem)) {
     variant.default_system = kPocketSystem;
     variant.after_default_system = "";
   }
+  if (says("last_non_tool_call_assistant_msg") && !says("break")) variant.history = History::kToFirstAnswer;
   std::vector<std::string_view> markers(kMarkers.begin(), kMarkers.end());
   markers.insert(markers.end(), kToolMarkers.begin(), kToolMarkers.end());
   if (variant.reasoning != Reasoning::kNone) markers.insert(markers.end(), kThinkMarkers.begin(), kThinkMarkers.end());

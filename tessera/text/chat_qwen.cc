@@ -51,6 +51,14 @@ constexpr std::array<Variant, 4> kVariants = {{
 constexpr std::array<std::string_view, 4> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
                                                     kVariants[3].name};
 
+// A rendering under way.
+struct Rendering {
+  const Conversation& conversation;
+  std::size_t after_last_query;
+  PromptWriter out;
+  ValueBudget budget = {};
+};
+
 class QwenChatFormat : public ChatFormat {
  public:
   QwenChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
@@ -64,14 +72,15 @@ class QwenChatFormat : public ChatFormat {
     TESSERA_RETURN_IF_ERROR(check_conversation(conversation));
     TESSERA_RETURN_IF_ERROR(check_options(variant_.name, options, abilities()));
     const std::vector<ChatMessage>& messages = conversation.messages;
-    PromptWriter out(markup_);
-    write_beginning(conversation, out);
-    const std::size_t after_last_query = end_of_queries(messages);
+    Rendering rendering{conversation, end_of_queries(messages), PromptWriter(markup_)};
+    PromptWriter& out = rendering.out;
+    TESSERA_RETURN_IF_ERROR(write_beginning(rendering));
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const ChatMessage& message = messages[i];
       const std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
       switch (message.role) {
         case Role::kSystem:
+        case Role::kDeveloper:
           if (i == 0) break;
           out.markup("<|im_start|>system\n").text(content).markup("<|im_end|>\n");
           break;
@@ -79,7 +88,7 @@ class QwenChatFormat : public ChatFormat {
           out.markup("<|im_start|>user\n").text(content).markup("<|im_end|>\n");
           break;
         case Role::kAssistant:
-          TESSERA_RETURN_IF_ERROR(write_answer(conversation, i, after_last_query, out));
+          TESSERA_RETURN_IF_ERROR(write_answer(i, rendering));
           break;
         case Role::kTool:
           if (i == 0 || messages[i - 1].role != Role::kTool) out.markup("<|im_start|>user");
@@ -127,11 +136,13 @@ class QwenChatFormat : public ChatFormat {
   }
 
   // The first system message, which holds the tools too.
-  void write_beginning(const Conversation& conversation, PromptWriter& out) const {
+  base::Status write_beginning(Rendering& rendering) const {
+    const Conversation& conversation = rendering.conversation;
+    PromptWriter& out = rendering.out;
     const ChatMessage& first = conversation.messages.front();
-    const bool has_system = first.role == Role::kSystem;
+    const bool has_system = is_system(first.role);
     const bool has_default = variant_.version == Version::kQwen25;
-    if (!has_system && !has_default && conversation.tools.empty()) return;
+    if (!has_system && !has_default && conversation.tools.empty()) return {};
     out.markup("<|im_start|>system\n");
     if (has_system) {
       out.text(first.content.value_or(""));
@@ -141,14 +152,16 @@ class QwenChatFormat : public ChatFormat {
     if (!conversation.tools.empty()) {
       if (has_system || has_default) out.markup("\n\n");
       out.markup(kToolsBegin);
-      for (const Tool& tool : conversation.tools) {
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<PythonValue> tools, parse_tools(conversation, rendering.budget));
+      for (const PythonValue& tool : tools) {
         std::string text;
-        append_python_json(python_value(tool.declaration), JsonSpacing::kSpaces, text);
+        append_python_json(tool, JsonSpacing::kSpaces, text);
         out.markup("\n").text(text);
       }
       out.markup(kToolsEnd);
     }
     out.markup("<|im_end|>\n");
+    return {};
   }
 
   // The index behind the last user's message that is a question, not the result of a tool written as one. The number of
@@ -163,8 +176,9 @@ class QwenChatFormat : public ChatFormat {
     return messages.size();
   }
 
-  base::Status write_answer(const Conversation& conversation, std::size_t index, std::size_t after_last_query,
-                            PromptWriter& out) const {
+  base::Status write_answer(std::size_t index, Rendering& rendering) const {
+    const Conversation& conversation = rendering.conversation;
+    PromptWriter& out = rendering.out;
     const ChatMessage& message = conversation.messages[index];
     std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
     // Qwen2.5 begins the line of its content, or of the first call, with the newline that the others put behind the
@@ -180,7 +194,7 @@ class QwenChatFormat : public ChatFormat {
         content = parts->content;
       }
       const bool is_last = index + 1 == conversation.messages.size();
-      if (index >= after_last_query && (is_last || !reasoning.empty())) {
+      if (index >= rendering.after_last_query && (is_last || !reasoning.empty())) {
         out.markup("<think>\n").text(strip_newlines(reasoning)).markup("\n</think>\n\n");
         out.text(strip_leading_newlines(content));
       } else {
@@ -194,7 +208,8 @@ class QwenChatFormat : public ChatFormat {
       if (newline_later || i > 0 || !content.empty()) out.markup("\n");
       out.markup("<tool_call>\n{\"name\": \"").text(call.name).markup("\", \"arguments\": ");
       if (variant_.version == Version::kQwen25) {
-        TESSERA_ASSIGN_OR_RETURN(const PythonValue arguments, parse_arguments(conversation, index, i));
+        TESSERA_ASSIGN_OR_RETURN(const PythonValue arguments,
+                                 parse_arguments(conversation, index, i, rendering.budget));
         std::string text;
         append_python_json(arguments, JsonSpacing::kSpaces, text);
         out.text(text);

@@ -37,7 +37,7 @@ class Smollm2ChatFormat : public ChatFormat {
     }
     const std::vector<ChatMessage>& messages = conversation.messages;
     PromptWriter out(markup_);
-    if (messages.front().role != Role::kSystem) {
+    if (!is_system(messages.front().role)) {
       out.markup("<|im_start|>system\n").markup(kDefaultSystem).markup("<|im_end|>\n");
     }
     for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -45,7 +45,9 @@ class Smollm2ChatFormat : public ChatFormat {
         return base::failure(base::invalid_argument(
             fmt::format("messages[{}].tool_calls: the chat format smollm2 has no place for them", i)));
       }
-      out.markup("<|im_start|>").markup(role_name(messages[i].role)).markup("\n");
+      out.markup("<|im_start|>")
+          .markup(role_name(is_system(messages[i].role) ? Role::kSystem : messages[i].role))
+          .markup("\n");
       out.text(messages[i].content.value_or("")).markup("<|im_end|>\n");
     }
     if (options.generation_prompt == GenerationPrompt::kAdd) out.markup("<|im_start|>assistant\n");

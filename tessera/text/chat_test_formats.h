@@ -14,6 +14,8 @@
 
 #include "tessera/text/byte_level.h"
 #include "tessera/text/chat_format.h"
+#include "tessera/text/golden_lines.h"
+#include "tessera/text/test_folder.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::text {
@@ -90,6 +92,19 @@ inline std::unique_ptr<Tokenizer> tokenizer_with(std::span<const std::string_vie
   return tokenizer.has_value() ? std::move(*tokenizer) : nullptr;
 }
 
+// A text that has, of the words by which templates are recognized, those that the format's own template has.
+// `golden`: the name of its goldens; "" for a template that no format fits.
+inline std::string template_words(std::string_view golden) {
+  for (const boost::json::object& line : golden_lines("chat/literals.jsonl.gz")) {
+    if (golden_string(line, "format") != golden) continue;
+    std::string text = golden_string(line, "starts_with");
+    for (const boost::json::value& words : line.at("has").as_array()) text += "\n" + std::string(words.as_string());
+    return text;
+  }
+  ADD_FAILURE() << "no template " << golden;
+  return "";
+}
+
 struct FormatUnderTest {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<const ChatFormat> format;
@@ -111,6 +126,17 @@ inline FormatUnderTest format_under_test(std::string_view name) {
   auto format = ChatFormat::by_name(name, *out.tokenizer);
   EXPECT_TRUE(format.has_value()) << format.error().to_string();
   if (format.has_value()) out.format = std::move(*format);
+  return out;
+}
+
+// The format that the template words of a checkpoint of that model_type choose; or the refusal.
+inline base::Result<FormatUnderTest> format_of_checkpoint(std::string_view model_type, std::string_view words,
+                                                          std::span<const std::string_view> tokens) {
+  const TestFolder folder;
+  folder.write("config.json", R"({"model_type": ")" + std::string(model_type) + "\"}");
+  folder.write("chat_template.jinja", std::string(words));
+  FormatUnderTest out{tokenizer_with(tokens), nullptr};
+  TESSERA_ASSIGN_OR_RETURN(out.format, ChatFormat::load(folder.path(), *out.tokenizer));
   return out;
 }
 

@@ -10,6 +10,8 @@ std::string_view role_name(Role role) {
   switch (role) {
     case Role::kSystem:
       return "system";
+    case Role::kDeveloper:
+      return "developer";
     case Role::kUser:
       return "user";
     case Role::kAssistant:
@@ -21,8 +23,7 @@ std::string_view role_name(Role role) {
 }
 
 base::Result<Role> parse_role(std::string_view name) {
-  if (name == "developer") return Role::kSystem;
-  for (const Role role : {Role::kSystem, Role::kUser, Role::kAssistant, Role::kTool}) {
+  for (const Role role : {Role::kSystem, Role::kDeveloper, Role::kUser, Role::kAssistant, Role::kTool}) {
     if (name == role_name(role)) return role;
   }
   return base::failure(base::invalid_argument(

@@ -12,11 +12,14 @@
 
 namespace tessera::text {
 
-enum class Role { kSystem, kUser, kAssistant, kTool };
+// "developer" is the API's newer word for system; families whose templates do not know it read it as that.
+enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool };
 
-// "system", "user", "assistant", "tool".
+// "system", "developer", "user", "assistant", "tool".
 std::string_view role_name(Role role);
-// From the API's spelling; "developer" is the newer word for system. Anything else is refused by name.
+// Whether it instructs the model: system or developer.
+constexpr bool is_system(Role role) { return role == Role::kSystem || role == Role::kDeveloper; }
+// From the API's spelling. Anything else is refused by name.
 base::Result<Role> parse_role(std::string_view name);
 
 // A call that an assistant's message made.
@@ -37,10 +40,12 @@ struct ChatMessage {
 };
 
 // A tool as the client declared it: {"type": "function", "function": {"name", "description", "parameters", ...}}, with
-// its fields in the client's order. "function" is an object and its "name" a string: the server has checked that. Numbers
-// are what the server's JSON parser made of them: an integer beyond 64 bits is a double by then.
+// its fields in the client's order. "function" is an object and its "name" a string: the server has checked that.
 struct Tool {
   boost::json::object declaration;
+  // The text that `declaration` was read from, which is what formats render: the parser that made the object rounds
+  // numbers, and a float's last digit too.
+  std::string source = {};
 
   std::string_view name() const;
   // The JSON schema of the arguments; nullptr if none is declared or it is no object.

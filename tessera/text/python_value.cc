@@ -4,16 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/json/array.hpp>
 #include <boost/json/basic_parser_impl.hpp>
-#include <boost/json/object.hpp>
-#include <boost/json/string.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <unordered_map>
-
-#include "tessera/base/limits.h"
 
 namespace tessera::text {
 namespace json = boost::json;
@@ -47,6 +42,9 @@ class ValueHandler {
   using Error = boost::system::error_code;
   using View = json::string_view;
 
+  explicit ValueHandler(ValueBudget& budget) : budget_(budget) {}
+
+  bool has_too_many() const { return has_too_many_; }
   PythonValue take() { return std::move(stack_.front().items.front()); }
 
   bool on_document_begin(Error&) {
@@ -54,12 +52,12 @@ class ValueHandler {
     return true;
   }
   bool on_document_end(Error&) { return true; }
-  bool on_object_begin(Error&) { return begin(Kind::kDict); }
+  bool on_object_begin(Error& error) { return begin(Kind::kDict, error); }
   bool on_object_end(std::size_t, Error&) {
     keep_last_of_equal_keys(stack_.back().members);
     return end();
   }
-  bool on_array_begin(Error&) { return begin(Kind::kList); }
+  bool on_array_begin(Error& error) { return begin(Kind::kList, error); }
   bool on_array_end(std::size_t, Error&) { return end(); }
   bool on_key_part(View part, std::size_t, Error&) { return add_part(part); }
   bool on_key(View part, std::size_t, Error&) {
@@ -68,22 +66,24 @@ class ValueHandler {
     return true;
   }
   bool on_string_part(View part, std::size_t, Error&) { return add_part(part); }
-  bool on_string(View part, std::size_t, Error&) {
+  bool on_string(View part, std::size_t, Error& error) {
+    if (!count(error)) return false;
     add_part(part);
     return add(of_text(Kind::kString, std::exchange(part_, {})));
   }
   bool on_number_part(View part, Error&) { return add_part(part); }
-  bool on_int64(std::int64_t, View part, Error&) { return add_integer(part); }
-  bool on_uint64(std::uint64_t, View part, Error&) { return add_integer(part); }
-  bool on_double(double, View part, Error&) {
+  bool on_int64(std::int64_t, View part, Error& error) { return count(error) && add_integer(part); }
+  bool on_uint64(std::uint64_t, View part, Error& error) { return count(error) && add_integer(part); }
+  bool on_double(double, View part, Error& error) {
+    if (!count(error)) return false;
     add_part(part);
     // An integer too long for 64 bits arrives here too.
     if (part_.find_first_of(".eE") == std::string::npos) return add_integer("");
     // Not the parser's own number, whose last bit may be wrong. What overflows is infinite, as in Python.
     return add(of_text(Kind::kFloat, python_float(std::strtod(std::exchange(part_, {}).c_str(), nullptr))));
   }
-  bool on_bool(bool flag, Error&) { return add(of_bool(flag)); }
-  bool on_null(Error&) { return add({}); }
+  bool on_bool(bool flag, Error& error) { return count(error) && add(of_bool(flag)); }
+  bool on_null(Error& error) { return count(error) && add({}); }
   bool on_comment_part(View, Error&) { return true; }
   bool on_comment(View, Error&) { return true; }
 
@@ -97,7 +97,18 @@ class ValueHandler {
     std::string digits = std::exchange(part_, {});
     return add(of_text(Kind::kInt, digits == "-0" ? "0" : std::move(digits)));
   }
-  bool begin(Kind kind) {
+  // Before a value is made. Any error stops the parser.
+  bool count(Error& error) {
+    has_too_many_ = budget_.left == 0;
+    if (has_too_many_) {
+      error = json::error::array_too_large;
+    } else {
+      --budget_.left;
+    }
+    return !has_too_many_;
+  }
+  bool begin(Kind kind, Error& error) {
+    if (!count(error)) return false;
     stack_.push_back({.kind = kind});
     return true;
   }
@@ -116,6 +127,8 @@ class ValueHandler {
     return true;
   }
 
+  ValueBudget& budget_;
+  bool has_too_many_ = false;
   std::vector<PythonValue> stack_;  // First a list that the whole value is put into.
   std::string part_;
 };
@@ -281,50 +294,21 @@ bool PythonValue::truthy() const {
   return false;
 }
 
-base::Result<PythonValue> parse_python_json(std::string_view text) {
+base::Result<PythonValue> parse_python_json(std::string_view text, ValueBudget& budget) {
   json::parse_options options;
   options.max_depth = static_cast<std::size_t>(base::limits::kJsonDepthMax);
-  json::basic_parser<ValueHandler> parser(options);
+  json::basic_parser<ValueHandler> parser(options, budget);
   boost::system::error_code error;
   const std::size_t consumed = parser.write_some(false, text.data(), text.size(), error);
+  if (parser.handler().has_too_many()) {
+    return base::failure(base::out_of_range(
+        fmt::format("more than {} JSON values in the tools and calls of one request", base::limits::kToolValuesMax)));
+  }
   if (!error && text.find_first_not_of(" \t\r\n", consumed) != std::string_view::npos) error = json::error::extra_data;
   if (error) {
     return base::failure(base::data_loss(fmt::format("not valid JSON at byte {}: {}", consumed, error.message())));
   }
   return parser.handler().take();
-}
-
-PythonValue python_value(const json::object& object) {
-  PythonValue value{.kind = Kind::kDict};
-  value.members.reserve(object.size());
-  for (const auto& [key, member] : object) value.members.emplace_back(std::string(key), python_value(member));
-  return value;
-}
-
-PythonValue python_value(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::null:
-      return {};
-    case json::kind::bool_:
-      return of_bool(value.get_bool());
-    case json::kind::int64:
-      return of_text(Kind::kInt, fmt::format("{}", value.get_int64()));
-    case json::kind::uint64:
-      return of_text(Kind::kInt, fmt::format("{}", value.get_uint64()));
-    case json::kind::double_:
-      return of_text(Kind::kFloat, python_float(value.get_double()));
-    case json::kind::string:
-      return of_text(Kind::kString, std::string(value.get_string()));
-    case json::kind::array: {
-      PythonValue list{.kind = Kind::kList};
-      list.items.reserve(value.get_array().size());
-      for (const json::value& item : value.get_array()) list.items.push_back(python_value(item));
-      return list;
-    }
-    case json::kind::object:
-      return python_value(value.get_object());
-  }
-  return {};
 }
 
 PythonValue with_sorted_keys(PythonValue value) {

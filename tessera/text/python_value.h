@@ -2,13 +2,13 @@
 // arguments are written as its json module, str() and repr() write them.
 #pragma once
 
-#include <boost/json/value.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/limits.h"
 #include "tessera/base/status.h"
 
 namespace tessera::text {
@@ -31,12 +31,16 @@ struct PythonValue {
   bool truthy() const;
 };
 
+// How many values may still be made: a value takes many times the two bytes of its text, so that the size of a request
+// alone does not bound what it takes to read.
+struct ValueBudget {
+  std::int64_t left = base::limits::kToolValuesMax;
+};
+
 // json.loads(text): integers of any length, of equal keys the last value at the first one's place. kDataLoss with the
-// byte offset if the text is not JSON or deeper than limits::kJsonDepthMax.
-base::Result<PythonValue> parse_python_json(std::string_view text);
-// The same of JSON that was parsed before. Numbers are what the parser made of them.
-PythonValue python_value(const boost::json::value& value);
-PythonValue python_value(const boost::json::object& object);
+// byte offset if the text is not JSON or deeper than limits::kJsonDepthMax; kOutOfRange if it has more values, the ones
+// inside others counted too, than `budget` has left, which it takes them from.
+base::Result<PythonValue> parse_python_json(std::string_view text, ValueBudget& budget);
 
 // With the keys of every dict, however deep, in the order of their code points.
 PythonValue with_sorted_keys(PythonValue value);

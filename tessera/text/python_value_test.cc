@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <boost/json/parse.hpp>
-
 #include "tessera/text/typescript_tools.h"
 
 namespace tessera::text {
@@ -12,8 +10,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
+base::Result<PythonValue> parsed(std::string_view text) {
+  ValueBudget budget;
+  return parse_python_json(text, budget);
+}
+
 std::string dumped(std::string_view text, JsonSpacing spacing = JsonSpacing::kSpaces) {
-  const auto value = parse_python_json(text);
+  const auto value = parsed(text);
   if (!value.has_value()) return value.error().to_string();
   std::string out;
   append_python_json(*value, spacing, out);
@@ -64,7 +67,7 @@ TEST(PythonJson, RefusesWhatIsNoJson) {
 }
 
 TEST(PythonJson, SortsKeysByCodePoint) {
-  auto value = parse_python_json(R"({"b": 1, "é": 2, "a": {"z": 3, "B": 4}, "😀": 5, "中": 6})");
+  auto value = parsed(R"({"b": 1, "é": 2, "a": {"z": 3, "B": 4}, "😀": 5, "中": 6})");
   ASSERT_TRUE(value.has_value());
   std::string out;
   append_python_json(with_sorted_keys(*std::move(value)), JsonSpacing::kCompact, out);
@@ -72,10 +75,10 @@ TEST(PythonJson, SortsKeysByCodePoint) {
 }
 
 TEST(PythonStr, IsWrittenAsPythonDoes) {
-  const auto value = parse_python_json(R"([true, null, 1.0, "a'b", "\"'", "\n\u0001\\", {"k": [false]}])");
+  const auto value = parsed(R"([true, null, 1.0, "a'b", "\"'", "\n\u0001\\", {"k": [false]}])");
   ASSERT_TRUE(value.has_value());
   EXPECT_EQ(python_str(*value), R"([True, None, 1.0, "a'b", '"\'', '\n\x01\\', {'k': [False]}])");
-  EXPECT_EQ(python_str(*parse_python_json("\"as it is\\n\"")), "as it is\n");
+  EXPECT_EQ(python_str(*parsed("\"as it is\\n\"")), "as it is\n");
 }
 
 TEST(PythonStrip, KnowsUnicodesWhiteSpace) {
@@ -92,23 +95,35 @@ TEST(PythonStrip, KnowsUnicodesWhiteSpace) {
   EXPECT_EQ(strip_trailing_newlines("\n\na\n"), "\n\na");
 }
 
-TEST(PythonValueOf, ParsedJson) {
-  const auto value = python_value(boost::json::parse(R"({"a": [1, 18446744073709551615, 0.5, "x", null, true]})"));
-  std::string out;
-  append_python_json(value, JsonSpacing::kSpaces, out);
-  EXPECT_EQ(out, R"({"a": [1, 18446744073709551615, 0.5, "x", null, true]})");
+TEST(PythonValueOf, IsTrueAsInPython) {
   for (const char* text : {"null", "false", "0", "0.0", "-0.0", "\"\"", "[]", "{}"}) {
-    EXPECT_FALSE(python_value(boost::json::parse(text)).truthy()) << text;
+    EXPECT_FALSE(parsed(text)->truthy()) << text;
   }
-  for (const char* text : {"true", "1", "0.1", "\" \"", "[0]", "{\"a\":0}"}) {
-    EXPECT_TRUE(python_value(boost::json::parse(text)).truthy()) << text;
+  for (const char* text : {"true", "1", "0.1", "\" \"", "[0]", "{\"a\":0}"})
+    EXPECT_TRUE(parsed(text)->truthy()) << text;
+}
+
+// Every value is counted before it is made, of whatever kind and wherever it is.
+TEST(PythonJson, TakesItsValuesFromABudget) {
+  ValueBudget budget{.left = 9};
+  const std::string_view text = R"({"a": [1, 2.5, "x", true, null, 12345678901234567890], "b": {}})";
+  ASSERT_TRUE(parse_python_json(text, budget).has_value());
+  EXPECT_EQ(budget.left, 0);
+  for (std::int64_t left = 0; left < 9; ++left) {
+    budget.left = left;
+    EXPECT_EQ(parse_python_json(text, budget).error(),
+              base::out_of_range("more than 200000 JSON values in the tools and calls of one request"));
+    EXPECT_EQ(budget.left, 0);
   }
+  std::string zeros = "[0";
+  while (zeros.size() < 16'000'000) zeros += ",0";
+  EXPECT_THAT(dumped(zeros + "]"), HasSubstr("out_of_range: more than 200000 JSON values"));
 }
 
 // The declaration of one function f, or "JSON" where the encoder gives up.
 std::string declared(std::string_view parameters) {
-  const auto tools = parse_python_json(R"([{"type": "function", "function": {"name": "f", "parameters": )" +
-                                       std::string(parameters) + "}}]");
+  const auto tools =
+      parsed(R"([{"type": "function", "function": {"name": "f", "parameters": )" + std::string(parameters) + "}}]");
   EXPECT_TRUE(tools.has_value()) << parameters;
   const auto text = typescript_tools(with_sorted_keys(*tools));
   return text.value_or("JSON");
@@ -116,15 +131,26 @@ std::string declared(std::string_view parameters) {
 
 // The goldens of tests/goldens/chat judge what it writes; these are the schemas at which it must not stumble.
 TEST(TypescriptTools, GivesUpOnSchemasThatTheEncoderDoesNotKnow) {
-  for (const char* parameters :
-       {R"("text")", R"([1])", R"({"properties": []})", R"({"properties": {"a": null}})", R"({"properties": {"a": 1}})",
-        R"({"properties": {"a": "string"}})", R"({"properties": {"a": {"type": "array", "items": [1]}}})",
-        R"({"properties": {"a": {"$ref": 1}}})", R"({"properties": {"a": {"anyOf": "x"}}})",
-        R"({"properties": {"a": {"enum": 1}}})",
-        R"({"properties": {"a": {"type": ["string", "integer"], "enum": [1]}}})",
-        R"({"properties": {"a": {"type": "string", "description": 5}}})", R"({"properties": {"a": {}}, "required": 1})",
-        R"({"$defs": [1]})", R"({"$defs": {"a": true}, "properties": {"b": {"$ref": "#/$defs/a"}}})",
-        R"({"additionalProperties": 1})"}) {
+  for (const char* parameters : {R"("text")",
+                                 R"([1])",
+                                 R"({"properties": []})",
+                                 R"({"properties": {"a": null}})",
+                                 R"({"properties": {"a": 1}})",
+                                 R"({"properties": {"a": "string"}})",
+                                 R"({"properties": {"a": {"type": "array", "items": [1]}}})",
+                                 R"({"properties": {"a": {"$ref": 1}}})",
+                                 R"({"properties": {"a": {"anyOf": "x"}}})",
+                                 R"({"properties": {"a": {"enum": 1}}})",
+                                 R"({"properties": {"a": {"type": ["string", "integer"], "enum": [1]}}})",
+                                 R"({"properties": {"a": {"type": "string", "description": 5}}})",
+                                 R"({"properties": {"a": {}}, "required": 1})",
+                                 R"({"$defs": [1]})",
+                                 R"({"$defs": {"a": true}, "properties": {"b": {"$ref": "#/$defs/a"}}})",
+                                 R"({"additionalProperties": 1})",
+                                 R"({"properties": {"a": {}}, "required": [["a"]]})",
+                                 R"({"properties": {"a": {}}, "required": ["a", {}]})",
+                                 R"({"properties": {"a": {}}, "required": null})",
+                                 R"({"properties": {"a": {}}, "required": true})"}) {
     EXPECT_EQ(declared(parameters), "JSON") << parameters;
   }
   EXPECT_EQ(typescript_tools({.kind = PythonValue::Kind::kList}), std::nullopt);

@@ -181,6 +181,11 @@ class Reader {
           token.check_names({"content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
       TESSERA_ASSIGN_OR_RETURN(const std::string_view content, token.string("content"));
       TESSERA_ASSIGN_OR_RETURN(const bool special, token.boolean("special", false));
+      // Added tokens that take in the space around them, or are found between words only, are not implemented.
+      for (const std::string_view flag : {"single_word", "lstrip", "rstrip"}) {
+        TESSERA_ASSIGN_OR_RETURN(const bool is_set, token.boolean(flag, false));
+        if (is_set) return wrong(token.where(flag), "is true, expected false");
+      }
       if (content.empty()) return wrong(where, "the content is empty");
       if (!id_of_content.emplace(content, id).second) {
         return wrong(where,

@@ -54,6 +54,18 @@ std::string error_of(std::string_view ranks, std::string_view config = kConfig) 
   return tokenizer.has_value() ? "none" : tokenizer.error().to_string();
 }
 
+TEST(Tiktoken, RefusesAddedTokensThatReachBeyondTheirText) {
+  for (const std::string flag : {"single_word", "lstrip", "rstrip"}) {
+    const auto config = [&](const char* value) {
+      return R"({"added_tokens_decoder": {"256": {"content": "<a>", ")" + flag + "\": " + value + "}}}";
+    };
+    EXPECT_EQ(error_of(ranks_of({}), config("false")), "none");
+    EXPECT_EQ(
+        error_of(ranks_of({}), config("true")),
+        "invalid_argument: tokenizer_config.json: added_tokens_decoder.256." + flag + ": is true, expected false");
+  }
+}
+
 TEST(Tiktoken, NamesTheReservedIds) {
   const auto tokenizer = Tokenizer::parse_tiktoken(ranks_of({"ab", "abc"}), kConfig);
   ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().to_string();

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/text/utf8.h"
+
 namespace tessera::text {
 namespace {
 
@@ -87,9 +89,9 @@ class FunctionWriter {
       type = "parameters";
     }
     // Definitions may register further ones, which are not written.
-    const std::vector<PythonValue::Member> definitions = definitions_;
+    const std::vector<Definition> definitions = definitions_;
     for (const auto& [name, schema] : definitions) {
-      const Text interface = definition_interface(name, schema);
+      const Text interface = definition_interface(*name, *schema);
       if (!interface) return std::nullopt;
       lines.push_back(*interface);
     }
@@ -102,6 +104,11 @@ class FunctionWriter {
   }
 
  private:
+  // Parts of the function's declaration.
+  struct Definition {
+    const std::string* name;
+    const PythonValue* schema;
+  };
   struct Field {
     std::string name;
     bool is_optional;
@@ -171,7 +178,11 @@ class FunctionWriter {
     std::string name = ref.text.substr(ref.text.rfind('/') + 1);
     const auto definition = definition_index_.find(name);
     if (definition == definition_index_.end()) return std::nullopt;
-    return definitions_[definition->second].second.is(Kind::kDict) ? Text(std::move(name)) : std::nullopt;
+    const PythonValue& schema = *definitions_[definition->second].schema;
+    if (!schema.is(Kind::kDict)) return std::nullopt;
+    // The encoder's own mark of a reference to the root.
+    const PythonValue* mark = schema.find("$self_ref");
+    return mark != nullptr && mark->truthy() ? Text("parameters") : Text(std::move(name));
   }
 
   Text any_of_type(const PythonValue& choices, const std::string& indent) {
@@ -292,10 +303,7 @@ class FunctionWriter {
     if (!properties->is(Kind::kDict)) return std::nullopt;
     std::set<std::string_view> required;
     if (const PythonValue* names = schema.find("required")) {
-      if (!names->is(Kind::kList)) return std::nullopt;
-      for (const PythonValue& name : names->items) {
-        if (name.is(Kind::kString)) required.insert(name.text);
-      }
+      if (!read_required(*names, required)) return std::nullopt;
     }
     for (const auto& [name, property] : properties->members) {
       const bool is_optional = !required.contains(name);
@@ -304,6 +312,33 @@ class FunctionWriter {
       fields.push_back({name, is_optional, *text});
     }
     return fields;
+  }
+
+  // What set() makes of it: the characters of a text, the keys of a dict, the values of a list, of which none may be a
+  // list or a dict. False where it raises.
+  static bool read_required(const PythonValue& names, std::set<std::string_view>& required) {
+    switch (names.kind) {
+      case Kind::kString:
+        for (std::string_view left = names.text; !left.empty(); left.remove_prefix(utf8_length(left.front()))) {
+          required.insert(left.substr(0, utf8_length(left.front())));
+        }
+        return true;
+      case Kind::kDict:
+        for (const auto& [name, value] : names.members) required.insert(name);
+        return true;
+      case Kind::kList:
+        for (const PythonValue& name : names.items) {
+          if (name.is(Kind::kList) || name.is(Kind::kDict)) return false;
+          if (name.is(Kind::kString)) required.insert(name.text);
+        }
+        return true;
+      case Kind::kNone:
+      case Kind::kBool:
+      case Kind::kInt:
+      case Kind::kFloat:
+        break;
+    }
+    return false;
   }
 
   Text field_text(const std::string& name, const PythonValue& property, bool is_optional, const std::string& indent) {
@@ -346,13 +381,13 @@ class FunctionWriter {
   void define(const std::string& name, const PythonValue& schema) {
     const auto [known, is_new] = definition_index_.try_emplace(name, definitions_.size());
     if (is_new) {
-      definitions_.emplace_back(name, schema);
+      definitions_.push_back({&name, &schema});
     } else {
-      definitions_[known->second].second = schema;
+      definitions_[known->second].schema = &schema;
     }
   }
 
-  std::vector<PythonValue::Member> definitions_;  // In the order in which they were met.
+  std::vector<Definition> definitions_;  // In the order in which they were met.
   std::unordered_map<std::string, std::size_t> definition_index_;
   bool refers_to_root_ = false;
 };

@@ -1,7 +1,8 @@
 """The conversations that make_chat_goldens.py renders with every model's own template.
 
 CONVERSATIONS maps a name to {"messages": [...], "tools": [...]} as the API takes them: the arguments of a call are JSON
-text, ids may be anybody's, contents may be null.
+text, ids may be anybody's, contents may be null or parts. Tools are JSON texts too, so that numbers stay as they are
+written.
 """
 
 import json
@@ -34,10 +35,12 @@ def call(name: str, arguments: object, call_id: str) -> dict:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
+def parts(*texts: str) -> list: return [{"type": "text", "text": text} for text in texts]
 def system(content, **more): return {"role": "system", "content": content, **more}
 def user(content, **more): return {"role": "user", "content": content, **more}
 def answer(content, **more): return {"role": "assistant", "content": content, **more}
 def result(content, call_id, **more): return {"role": "tool", "content": content, "tool_call_id": call_id, **more}
+def result_without_id(content): return {"role": "tool", "content": content}
 
 
 WEATHER = tool("get_weather", "The weather of a city.", schema({
@@ -95,8 +98,24 @@ ODD = {
     "wrong_enum": schema({"a": {"type": "string", "enum": ["a", 1]}}),
     "one_of": schema({"a": {"oneOf": [{"type": "string"}]}}),
     "unknown_union": schema({"a": {"type": ["string", "file"]}}),
+    "list_required": {**schema({"a": {"type": "string"}}), "required": ["a", ["a"]]},
     "null_required": {**schema({"a": {"type": "string"}}), "required": None},
 }
+# What it understands, though no schema should say so.
+ALLOWED = {
+    "numbers_required": {**schema({"a": {"type": "string"}, "b": {"type": "string"}}), "required": ["b", 1, None, True, 2.5]},
+    "text_required": {**schema({"aé": {}, "b": {}, "é": {}}), "required": "aéc"},
+    "object_required": {**schema({"a": {}, "b": {}}), "required": {"b": False}},
+    "marked_as_root": schema({"a": {"$ref": "#/$defs/R"}}, **{"$defs": {"R": {"type": "string", "$self_ref": True}}}),
+    "definition_twice": schema({"a": schema({"x": {"$ref": "#/$defs/D"}}, **{"$defs": {"D": {"type": "number"}}}),
+                                "b": {"$ref": "#/$defs/D"}}, **{"$defs": {"D": {"type": "string"}, "E": {"$ref": "#/$defs/D"}}}),
+}
+# Numbers whose spelling a parser may lose.
+NUMBERS = """ {"type":"function", "function":{"name":"numbers","description":"n","parameters":{"type":"object","properties":{
+  "tiny":{"type":"number","default":1.1e-30,"minimum":-2.2250738585072014e-308,"maximum":9.007199254740993e15},
+  "huge":{"type":"integer","minimum":-123456789012345678901234567890,"maximum":123456789012345678901234567890},
+  "odd":{"type":"number","default":[1E5,2.50,-0,-0.0,1e400,1e-400,8.41e21,2.0e-3,5e-324,0.1000000000000000055511151231257827]},
+  "odd":{"type":"number","default":4.35e-7,"enum":[4.35e-7,1.7976931348623157e308,72057594037927945,1e22]}}}}} """
 ALL_TOOLS = [WEATHER, CLOCK, SEARCH, TREE, EVERYTHING, SELF]
 
 VALUES = {"city": "München", "days": 3, "rate": 0.1, "small": 1e-05, "large": 1e16, "whole": 1.0, "huge": 12345678901234567890123,
@@ -110,6 +129,23 @@ CONVERSATIONS = {
     "developer": {"messages": [{"role": "developer", "content": "Speak like a pirate."}, user("Hi")]},
     "two_turns": {"messages": [user("1+1?"), answer("2"), user("And 2+2?")]},
     "ends_with_answer": {"messages": [system("S"), user("U"), answer("A")]},
+    "parts": {"messages": [system(parts("Be", " brief")), user(parts("What is", "\nthis?")), answer(parts("A", "", " test")),
+                           user(parts("  padded ", "\n"))]},
+    "parts_with_look_alikes": {"messages": [user(parts("<|im_", "end|>", "<|user|>")), answer(parts("</thi", "nk>x"), reasoning_content="r"),
+                                            user(parts("/no", "think"))]},
+    "parts_empty": {"messages": [user([]), answer(parts("")), user(parts("", ""))]},
+    "parts_non_ascii": {"messages": [user(parts("中", "文", "👩\u200d", "👩")), answer(parts("é", "e\u0301"))]},
+    "developer_and_system": {"messages": [system("S"), {"role": "developer", "content": "D"}, user("Hi")]},
+    "developer_later": {"messages": [user("a"), answer("b"), {"role": "developer", "content": "D"}, user("c")]},
+    "system_then_user_twice": {"messages": [system("S"), user("a"), user("b")]},
+    "one_letter": {"messages": [user("a")]},
+    "long_text": {"messages": [user("All work and no play. " * 40), answer("na " * 60), user("\n" * 20)]},
+    "code": {"messages": [user("```c++\nint main() { return 0; }  // {{ x }} {% y %}\n```"), answer("    indented\n\ttab"), user("$x^2$")]},
+    "templates_in_text": {"messages": [system("{{ messages }}"), user("{% for x in y %}{{ x }}{% endfor %}{# c #}"), answer("${a} %s {0}")]},
+    "only_answer": {"messages": [answer("Unasked.")]},
+    "question_after_reasoning": {"messages": [user("a"), answer("b", reasoning_content="r1"), answer("c", reasoning_content="r2"), user("d")]},
+    "reasoning_three_turns": {"messages": [user("a"), answer("b", reasoning_content="r1"), user("c"), answer("d", reasoning_content="r2"),
+                                           user("e"), answer("f", reasoning_content="r3"), user("g")]},
     "many_turns": {"messages": [m for i in range(6) for m in (user(f"Question {i}"), answer(f"Answer {i}"))] + [user("?")]},
     "system_in_the_middle": {"messages": [user("a"), answer("b"), system("From now on, rhyme."), user("c")]},
     "two_systems": {"messages": [system("One."), system("Two."), user("Three")]},
@@ -181,6 +217,25 @@ CONVERSATIONS = {
         result("10", "toolu_01"), result("09:00", "call_8f2a"), answer("ok"), user("b"),
         answer("", tool_calls=[call("now", {}, "functions.now:2"), call("now", {}, "")]), result("11:00", "functions.now:2"),
         result("?", "nobody-asked")], "tools": [CLOCK, WEATHER]},
+    "foreign_ids_beside_native": {"messages": [
+        user("a"), answer("", tool_calls=[call("now", {}, "functions.now:1"), call("now", {}, "call_a"), call("now", {}, "call_b")]),
+        result("1", "functions.now:1"), result("2", "call_a"), result("3", "call_b"), answer("ok"), user("b"),
+        answer("", tool_calls=[call("now", {}, "call_c"), call("now", {}, "functions.get_weather:3")]), result("4", "call_c")],
+        "tools": [CLOCK]},
+    "one_id_for_many": {"messages": [
+        user("a"), answer("", tool_calls=[call("now", {}, "x"), call("get_weather", {}, "x"), call("now", {}, "")]),
+        result("1", "x"), result("2", "x"), result("3", "x"), result("4", ""), user("b"),
+        answer("", tool_calls=[call("now", {}, ""), call("now", {}, "x"), call("get_weather", {}, "")]),
+        result("5", ""), result("6", ""), result("7", "x")], "tools": [CLOCK, WEATHER]},
+    "result_without_id": {"messages": [
+        user("a"), answer("", tool_calls=[call("now", {}, "call_a"), call("get_weather", {"city": "Rom"}, "functions.get_weather:1")]),
+        result("1", "call_a"), result_without_id("2"), user("b"), answer("", tool_calls=[call("now", {}, "call_a")]),
+        result_without_id("3")], "tools": [CLOCK, WEATHER]},
+    "result_in_parts": {"messages": [user("a"), answer(parts("let", " me"), tool_calls=[call("now", {}, "functions.now:0")]),
+                                     result(parts("1", "2:00"), "functions.now:0")], "tools": [CLOCK]},
+    "numbers": {"messages": [user("a"), answer("", tool_calls=[
+        call("numbers", "{\"a\":[1.1e-30,123456789012345678901234567890,-0,8.41e21,2.50,4.35e-7],\"b\":5e-324}", "functions.numbers:0")])],
+        "tools": [NUMBERS]},
     "id_used_twice": {"messages": [user("a"), answer("", tool_calls=[call("now", {}, "call_1")]), result("1", "call_1"),
                                    answer("", tool_calls=[call("now", {}, "call_1")]), result("2", "call_1"), user("b")]},
     "names_with_dots": {"messages": [user("a"), answer("", tool_calls=[call("search.web-v2", {"query": "x:y"}, "functions.search.web-v2:0")]),
@@ -201,5 +256,10 @@ CONVERSATIONS = {
                                           result(" padded ", "functions.now:0"), answer("\n\nb\n", tool_calls=[call("now", {}, "functions.now:1")])]},
     "calls_reasoning_inline": {"messages": [user("a"), answer("<think>\nlook\n</think>\n\n", tool_calls=[call("now", {}, "functions.now:0")]),
                                             result("1", "functions.now:0"), answer("<think>so</think>done")]},
-    **{f"schema_{name}": {"messages": [user("Go.")], "tools": [CLOCK, tool("odd", "Odd.", parameters)]} for name, parameters in ODD.items()},
+    **{f"schema_{name}": {"messages": [user("Go.")], "tools": [CLOCK, tool("odd", "Odd.", parameters)]}
+       for name, parameters in (ODD | ALLOWED).items()},
 }
+for conversation in CONVERSATIONS.values():
+    if "tools" in conversation:
+        conversation["tools"] = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False, separators=(",", ":"))
+                                 for one in conversation["tools"]]
