@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/status.h"
@@ -44,25 +47,44 @@ class ChoiceText {
 
   // After a stop string has matched nothing more comes out, but what finish() gives.
   ChoiceDelta push(const request::TokenEvent& event);
-  // The end of the sequence, once: what was held back.
-  ChoiceDelta finish();
+  // The end of the sequence, once: what was held back. A sequence that a stop string ended was cut.
+  ChoiceDelta finish(text::Ending ending);
   bool stopped() const { return stop_.matched().has_value(); }
   std::int32_t complete_calls() const { return parser_.complete_calls(); }
   std::int32_t tokens() const { return tokens_; }
 
  private:
+  struct MarkerToken {
+    std::int32_t id;
+    std::string_view spelling;  // In static memory.
+  };
+  // A marker that came as a token, in the text that has not been parsed yet.
+  struct PlacedMarker {
+    std::int64_t begin;  // Bytes of text before it.
+    std::string_view spelling;
+  };
+
   ChoiceText(text::IncrementalDetokenizer detokenizer, text::StopStringMatcher stop, text::OutputParser parser,
-             ChoiceTextOptions options)
+             std::vector<MarkerToken> markers, ChoiceTextOptions options)
       : detokenizer_(std::move(detokenizer)),
         stop_(std::move(stop)),
         parser_(std::move(parser)),
+        markers_(std::move(markers)),
         options_(std::move(options)) {}
+
+  // What the stop strings let pass, in their order, to the parser.
+  void parse(std::string_view text, text::OutputDelta& out);
+
   text::IncrementalDetokenizer detokenizer_;
   text::StopStringMatcher stop_;
   text::OutputParser parser_;
+  std::vector<MarkerToken> markers_;  // A few.
+  std::deque<PlacedMarker> placed_;
+  std::string marker_part_;  // The beginning of placed_.front(), while its end may be that of a stop string.
   ChoiceTextOptions options_;
   std::int32_t tokens_ = 0;
   std::int64_t text_bytes_ = 0;  // Detokenized so far, what is held back included.
+  std::int64_t parsed_bytes_ = 0;
 };
 
 }  // namespace tessera::server

@@ -142,7 +142,8 @@ void GenerationRun::end_choice(std::size_t index, request::FinishReason reason, 
   --open_choices_;
   service_.metrics().observe_finished(seconds(service_.clock().now() - arrival_), reason);
   if (choice.report.handoff_ns > 0) service_.metrics().observe_handoff(milliseconds(choice.report.handoff_ns) * 1e-3);
-  ChoiceDelta last = choice.text.finish();
+  ChoiceDelta last =
+      choice.text.finish(reason == request::FinishReason::kStop ? text::Ending::kByItself : text::Ending::kCut);
   // An answer that was cut off ends as it was cut off, whatever calls are in it.
   const bool by_itself = reason == request::FinishReason::kStop && !choice.text.stopped();
   choice.answer.finish_reason =

@@ -1,5 +1,6 @@
 #include "tessera/text/argument_types.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
 #include <string>
@@ -51,38 +52,58 @@ class SchemaTypes {
 
   JsonTypes of(const json::value& schema) {
     const json::object* object = schema.if_object();
-    if (object == nullptr) return JsonTypes::any();
+    return object == nullptr ? JsonTypes::any() : of(*object);
+  }
+
+  // Of the argument `name` in the schema `object` of all arguments; nullptr if it has none of that name.
+  const json::value* argument(const json::object& object, std::string_view name) {
+    if (const json::value* properties = object.if_contains("properties");
+        properties != nullptr && properties->is_object()) {
+      if (const json::value* found = properties->get_object().if_contains(name)) return found;
+    }
+    if (const json::object* target = referred(object); target != nullptr && may_go_on()) {
+      if (const json::value* found = argument(*target, name)) return found;
+    }
+    if (const json::value* all = object.if_contains("allOf"); all != nullptr && all->is_array()) {
+      for (const json::value& one : all->get_array()) {
+        if (!may_go_on()) break;
+        const json::object* part = one.if_object();
+        const json::value* found = part == nullptr ? nullptr : argument(*part, name);
+        if (found != nullptr) return found;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  JsonTypes of(const json::object& object) {
     JsonTypes types = JsonTypes::any();
     const auto narrow = [&](JsonTypes allowed) {
       if (!(types & allowed).empty()) types = types & allowed;
     };
-    if (const json::value* type = object->if_contains("type")) narrow(union_of(*type, named_type));
-    if (const json::value* values = object->if_contains("enum"); values != nullptr && values->is_array()) {
+    if (const json::value* type = object.if_contains("type")) narrow(union_of(*type, named_type));
+    if (const json::value* values = object.if_contains("enum"); values != nullptr && values->is_array()) {
       narrow(union_of(*values, [](const json::value& value) { return JsonTypes(type_of(value)); }));
     }
-    if (const json::value* value = object->if_contains("const")) narrow(JsonTypes(type_of(*value)));
+    if (const json::value* value = object.if_contains("const")) narrow(JsonTypes(type_of(*value)));
     for (const std::string_view choice : {"anyOf", "oneOf"}) {
-      const json::value* schemas = object->if_contains(choice);
+      const json::value* schemas = object.if_contains(choice);
       if (schemas != nullptr && schemas->is_array()) {
         narrow(union_of(*schemas, [this](const json::value& one) { return of(one); }));
       }
     }
-    if (const json::value* all = object->if_contains("allOf"); all != nullptr && all->is_array()) {
+    if (const json::value* all = object.if_contains("allOf"); all != nullptr && all->is_array()) {
       for (const json::value& one : all->get_array()) {
         if (!may_go_on()) break;
         narrow(of(one));
       }
     }
-    if (const json::value* reference = object->if_contains("$ref"); reference != nullptr && reference->is_string()) {
-      const json::value* target = find(reference->get_string());
-      if (target != nullptr && may_go_on()) narrow(of(*target));
-    }
-    const json::value* nullable = object->if_contains("nullable");
+    if (const json::object* target = referred(object); target != nullptr && may_go_on()) narrow(of(*target));
+    const json::value* nullable = object.if_contains("nullable");
     if (nullable != nullptr && nullable->is_bool() && nullable->get_bool()) types = types | JsonTypes(JsonType::kNull);
     return types;
   }
 
- private:
   // Of one value, or of all values of an array.
   template <typename TypesOf>
   JsonTypes union_of(const json::value& values, TypesOf types_of) {
@@ -100,20 +121,36 @@ class SchemaTypes {
     return values_left_ > 0;
   }
 
-  // "#/$defs/NAME"; nullptr if it leads nowhere. Only references into the tool's own schema are followed.
-  const json::value* find(std::string_view reference) const {
-    if (!reference.starts_with("#/")) return nullptr;
-    const json::value* at = nullptr;
-    const json::object* in = &root_;
-    std::string_view path = reference.substr(2);
-    while (in != nullptr) {
-      const std::size_t end = path.find('/');
-      at = in->if_contains(path.substr(0, end));
-      if (at == nullptr || end == std::string_view::npos) return at;
-      in = at->if_object();
-      path.remove_prefix(end + 1);
+  // Where "$ref" leads; nullptr if there is none, or nothing there. Only references into the tool's own schema are
+  // followed, and looking one up must not cost more than it should.
+  const json::object* referred(const json::object& object) const {
+    constexpr std::size_t kReferenceBytesMax = 1024;
+    const json::value* reference = object.if_contains("$ref");
+    if (reference == nullptr || !reference->is_string()) return nullptr;
+    std::string_view path = reference->get_string();
+    if (path.size() > kReferenceBytesMax || !path.starts_with('#')) return nullptr;
+    path.remove_prefix(1);
+    const json::object* at = &root_;
+    while (at != nullptr && !path.empty()) {
+      if (path.front() != '/') return nullptr;
+      path.remove_prefix(1);
+      const std::size_t end = std::min(path.find('/'), path.size());
+      const json::value* next = at->if_contains(unescaped(path.substr(0, end)));
+      at = next == nullptr ? nullptr : next->if_object();
+      path.remove_prefix(end);
     }
-    return nullptr;
+    return at;
+  }
+
+  // A name in a JSON pointer: ~1 is a slash, ~0 is a tilde.
+  static std::string unescaped(std::string_view name) {
+    std::string out;
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      const char next = name[i] == '~' && i + 1 < name.size() ? name[i + 1] : '\0';
+      if (next == '0' || next == '1') ++i;
+      out += next == '0' ? '~' : next == '1' ? '/' : name[i];
+    }
+    return out;
   }
 
   const json::object& root_;
@@ -124,13 +161,10 @@ class SchemaTypes {
 
 JsonTypes argument_types(const json::object* parameters, std::string_view name) {
   if (parameters == nullptr) return JsonTypes::any();
-  const json::value* schema = nullptr;
-  if (const json::value* properties = parameters->if_contains("properties");
-      properties != nullptr && properties->is_object()) {
-    schema = properties->get_object().if_contains(name);
-  }
+  SchemaTypes schemas(*parameters);
+  const json::value* schema = schemas.argument(*parameters, name);
   if (schema == nullptr) schema = parameters->if_contains("additionalProperties");
-  return schema == nullptr ? JsonTypes::any() : SchemaTypes(*parameters).of(*schema);
+  return schema == nullptr ? JsonTypes::any() : schemas.of(*schema);
 }
 
 std::optional<JsonType> json_type_of(std::string_view text) {

@@ -38,10 +38,11 @@ class JsonTypes {
 };
 
 // What `parameters`, the schema of a tool's arguments (nullptr: none), allows for the argument `name`, as far as
-// "type", "enum", "const", "nullable", "anyOf", "oneOf", "allOf" and references within the schema tell; a name that is
-// not among its "properties" is looked up in "additionalProperties". What nothing is said about may be anything; of
-// what contradicts itself, what it says first counts. The work is bounded: of a schema that is too large, the rest is
-// ignored, or anything is allowed.
+// "type", "enum", "const", "nullable", "anyOf", "oneOf", "allOf" and references within the schema tell. A name is
+// looked up in the schema's "properties", in those of what it refers to and of its "allOf", then in
+// "additionalProperties". References are "#" or JSON pointers (RFC 6901) through objects, of at most 1024 bytes. What
+// nothing is said about may be anything; of what contradicts itself, what it says first counts. The work is bounded: of
+// a schema that is too large, the rest is ignored, or anything is allowed.
 JsonTypes argument_types(const boost::json::object* parameters, std::string_view name);
 
 // The type of a JSON text without white space around it; empty if it is none.

@@ -82,6 +82,10 @@ const MarkerSpelling* MarkerScanner::extended(char byte) const {
   });
 }
 
+const MarkerSpelling* MarkerScanner::find(std::string_view spelling) const {
+  return find_spelling([&](const MarkerSpelling& one) { return one.text == spelling; });
+}
+
 bool MarkerScanner::next(std::string_view& text, Piece& piece) {
   while (!text.empty()) {
     if (matched_ == 0) {

@@ -45,10 +45,13 @@ class MarkerScanner {
   struct Piece {
     const MarkerSpelling* marker = nullptr;  // nullptr: text.
     std::string_view text;                   // A marker's is its spelling. Valid as long as the text that was given.
+    bool is_token = false;                   // A marker that came as a token of its own.
   };
   // Takes the next piece from the front of `text`; false if all of it was taken, or held back, without one.
   bool next(std::string_view& text, Piece& piece);
-  // The end of the text: what was held back, which then is text.
+  // The marker of this spelling; nullptr if the syntax has none such.
+  const MarkerSpelling* find(std::string_view spelling) const;
+  // The end of the text, or a token that is a marker: what was held back, which then is text.
   std::string_view take_held();
 
  private:

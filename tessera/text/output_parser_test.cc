@@ -40,7 +40,7 @@ TEST(OutputParser, HoldsBackOnlyWhatMayBeginAMarker) {
   EXPECT_EQ(push("x</"), " x");
   EXPECT_EQ(push("<"), "</");
   OutputDelta rest;
-  parser.finish(rest);
+  parser.finish(rest, Ending::kCut);
   EXPECT_EQ(rest.content, "<");
 }
 
@@ -86,6 +86,39 @@ TEST(Reasoning, StrayMarkersAreLeftOut) {
             (ParsedOutput{.reasoning = "rs", .content = "c", .calls = {}}));
 }
 
+TEST(Reasoning, WhereMarkersAreTokensSpelledOnesAreText) {
+  const std::string about = "Use `re.sub(r'<think>.*?</think>', '', s)` or </think> or <think>.";
+  EXPECT_EQ(parse_tokens(kGlm, about), content(about));
+  EXPECT_EQ(parse_tokens(kKimiThinking, "r[</think>]" + about),
+            (ParsedOutput{.reasoning = "r", .content = about, .calls = {}}));
+  EXPECT_EQ(parse_tokens(kQwen3Thinking, about + "[</think>]c"),
+            (ParsedOutput{.reasoning = about, .content = "c", .calls = {}}));
+  EXPECT_EQ(parse_tokens(kQwen3, "a[<think>]r</think>[</think>]b<[<think>]s"),
+            (ParsedOutput{.reasoning = "r</think>s", .content = "ab<", .calls = {}}))
+      << "tokens are markers anywhere";
+  EXPECT_EQ(parse_tokens(kGlm, " \n<think>r</think>\nc</think>d<think>"),
+            (ParsedOutput{.reasoning = "r", .content = "c</think>d<think>", .calls = {}}))
+      << "but at the beginning";
+  EXPECT_EQ(parse_tokens(kGlm, "<think>r[</think>]c</think>"),
+            (ParsedOutput{.reasoning = "r", .content = "c</think>", .calls = {}}));
+  EXPECT_EQ(parse_tokens(kGlmThinking, "<think>r</think>c"),
+            (ParsedOutput{.reasoning = "r", .content = "c", .calls = {}}));
+  EXPECT_EQ(parse_tokens(kGlm, "[<tool_call>]get_time<think>[</tool_call>]"), content("get_time<think>"));
+  EXPECT_EQ(parse_tokens(kQwen25, "[<tool_call>]{\"name\": \"get_time\"}[</tool_call>]<think>").content, "<think>");
+}
+
+TEST(OutputParser, TakesATokenThatIsNoMarkerOfItsSyntaxAsText) {
+  OutputParser parser(kQwen25, tools());
+  OutputDelta delta;
+  parser.push("a<tool_", delta);
+  parser.push_marker("<think>", delta);
+  EXPECT_EQ(delta.content, "a<tool_<think>");
+}
+
+TEST(OutputParser, PiecesAroundALeftOutMarkerAreText) {
+  EXPECT_EQ(parse(kKimi, "<|tool_call<|tool_call_end|>_end|>"), content("<|tool_call_end|>"));
+}
+
 TEST(Reasoning, LineEndsBeforeTheContentAreTheTemplates) {
   EXPECT_EQ(parse(kGlm, "\ncontent \n"), content("content \n")) << "of GLM-4.5 that does not think";
   EXPECT_EQ(parse(kQwen25, "\ncontent\n"), content("\ncontent\n")) << "here the template writes none";
@@ -108,15 +141,38 @@ TEST(OutputParser, IsLinearInHostileText) {
          {"", "<tool_call>f<arg_key>a</arg_key><arg_value>", "<tool_call>{\"name\": \"f\", \"arguments\": {",
           "<|tool_call_begin|>f<|tool_call_argument_begin|>{"}) {
       const std::string text = std::string(before) + repeated(unit);
-      for (const OutputSyntax syntax : {kKimi, kGlm, kQwen3}) {
+      for (const OutputSyntax syntax : {kKimi, kGlm, kQwen3Thinking}) {
         OutputParser parser(syntax, tools());
         OutputDelta delta;
         parser.push(text, delta);
-        parser.finish(delta);
+        parser.finish(delta, Ending::kCut);
         EXPECT_LE(delta.content.size() + delta.reasoning.size(), text.size());
       }
     }
   }
+}
+
+// The square of such a size is more than any machine does while a test runs.
+TEST(OutputParser, IsLinearCharacterByCharacter) {
+  const auto push_bytes = [](OutputSyntax syntax, std::string_view before, char byte) {
+    constexpr std::size_t kBytes = 1 << 20;
+    OutputParser parser(syntax, tools());
+    OutputDelta delta;
+    parser.push(before, delta);
+    for (std::size_t i = 0; i < kBytes; ++i) parser.push({&byte, 1}, delta);
+    parser.finish(delta, Ending::kCut);
+    std::size_t bytes = delta.content.size() + delta.reasoning.size();
+    for (const ToolCallDelta& call : delta.tool_calls) bytes += call.arguments.size();
+    return bytes >= kBytes;
+  };
+  EXPECT_TRUE(push_bytes(kGlm, "", 'a'));
+  EXPECT_TRUE(push_bytes(kKimiThinking, "", '<'));
+  EXPECT_TRUE(push_bytes(kQwen25, "a", ' '));
+  EXPECT_TRUE(push_bytes(kGlm, "<tool_call>f<arg_key>a</arg_key><arg_value>", 'b'));
+  EXPECT_TRUE(push_bytes(kKimi, "<|tool_call_begin|>f<|tool_call_argument_begin|>", '{'));
+  EXPECT_TRUE(push_bytes(kQwen3, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", 'b'));
+  EXPECT_FALSE(push_bytes(kGlm, "<tool_call>get_weather<arg_key>days</arg_key><arg_value>", '1')) << "held back";
+  EXPECT_FALSE(push_bytes(kGlm, "<tool_call>f<arg_key>", 'k')) << "held back";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json/parse.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -64,17 +65,44 @@ class OutputCollector {
   ParsedOutput parsed_;
 };
 
-inline ParsedOutput parse_pieces(OutputSyntax syntax, const std::vector<Tool>& tools,
-                                 const std::vector<std::string_view>& pieces) {
-  OutputParser parser(syntax, tools);
+// What reaches a parser besides the text.
+struct Reading {
+  ReasoningMarkers markers = ReasoningMarkers::kSpelled;
+  Ending ending = Ending::kCut;
+  std::vector<std::size_t> tokens = {};  // Where in the text a marker is a token, sorted.
+};
+
+// The text in pieces that end at `cuts`, which are sorted; tokens stay whole.
+inline ParsedOutput parse_cut(OutputSyntax syntax, const std::vector<Tool>& tools, std::string_view text,
+                              const std::vector<std::size_t>& cuts, const Reading& reading = {}) {
+  const std::vector<std::string_view> markers = marker_spellings(syntax);
+  OutputParser parser(syntax, tools, reading.markers);
   OutputCollector collector;
-  for (const std::string_view piece : pieces) {
+  auto cut = cuts.begin();
+  auto token = reading.tokens.begin();
+  for (std::size_t at = 0; at < text.size();) {
+    while (cut != cuts.end() && *cut <= at) ++cut;
     OutputDelta delta;
-    parser.push(piece, delta);
+    if (token != reading.tokens.end() && *token == at) {
+      ++token;
+      const auto marker =
+          std::ranges::find_if(markers, [&](std::string_view one) { return text.substr(at).starts_with(one); });
+      if (marker == markers.end()) {
+        ADD_FAILURE() << "no marker at " << at << " of " << text;
+        break;
+      }
+      parser.push_marker(*marker, delta);
+      at += marker->size();
+    } else {
+      std::size_t end = cut == cuts.end() ? text.size() : *cut;
+      if (token != reading.tokens.end()) end = std::min(end, *token);
+      parser.push(text.substr(at, end - at), delta);
+      at = end;
+    }
     collector.add(delta);
   }
   OutputDelta rest;
-  parser.finish(rest);
+  parser.finish(rest, reading.ending);
   collector.add(rest);
   return collector.finish(parser.complete_calls());
 }
@@ -88,29 +116,28 @@ inline std::vector<std::size_t> character_ends(std::string_view text) {
   return ends;
 }
 
-// The text in pieces that end at `cuts`, which are sorted.
-inline std::vector<std::string_view> cut_at(std::string_view text, const std::vector<std::size_t>& cuts) {
-  std::vector<std::string_view> pieces;
-  std::size_t begin = 0;
-  for (const std::size_t cut : cuts) {
-    pieces.push_back(text.substr(begin, cut - begin));
-    begin = cut;
-  }
-  pieces.push_back(text.substr(begin));
-  return pieces;
-}
+// Up to which size a text is cut at every point. Longer ones are cut at every point in and next to what is between
+// angle brackets, where parsers go wrong, and at every 16th other one.
+inline constexpr std::size_t kEverySplitBytesMax = 2048;
 
-// Uncut, and the same in single characters, at some random places, and, of texts of up to 300 bytes, at every split
-// point.
-inline ParsedOutput parse_every_way(OutputSyntax syntax, const std::vector<Tool>& tools, std::string_view text) {
-  const ParsedOutput whole = parse_pieces(syntax, tools, {text});
+// Uncut, and the same in single characters, at some random places, and in two at every split point, as far as
+// `every_split_bytes_max` says.
+inline ParsedOutput parse_every_way(OutputSyntax syntax, const std::vector<Tool>& tools, std::string_view text,
+                                    const Reading& reading = {},
+                                    std::size_t every_split_bytes_max = kEverySplitBytesMax) {
+  const ParsedOutput whole = parse_cut(syntax, tools, text, {}, reading);
   const std::vector<std::size_t> ends = character_ends(text);
-  EXPECT_EQ(parse_pieces(syntax, tools, cut_at(text, ends)), whole) << "character by character: " << text;
-  for (const std::size_t end : text.size() <= 300 ? ends : std::vector<std::size_t>{}) {
-    const ParsedOutput parsed = parse_pieces(syntax, tools, cut_at(text, {end}));
-    if (parsed == whole) continue;
-    EXPECT_EQ(parsed, whole) << "split at byte " << end << ": " << text;
-    break;
+  EXPECT_EQ(parse_cut(syntax, tools, text, ends, reading), whole) << "character by character: " << text;
+  std::size_t bracket = 0;  // One more than where the last one is.
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const std::size_t end = ends[i];
+    if (end > 0 && (text[end - 1] == '<' || text[end - 1] == '>')) bracket = end;
+    const bool after_opening = bracket > 0 && text[bracket - 1] == '<' && end < bracket + 32;
+    const bool near = after_opening || end <= bracket + 1 || (end < text.size() && text[end] == '<');
+    if (text.size() > every_split_bytes_max && !near && i % 16 != 0) continue;
+    const ParsedOutput parsed = parse_cut(syntax, tools, text, {end}, reading);
+    EXPECT_EQ(parsed, whole) << "cut at byte " << end << ": " << text;
+    if (!(parsed == whole)) break;
   }
   std::mt19937_64 random(text.size());
   for (int round = 0; round < 4; ++round) {
@@ -118,7 +145,7 @@ inline ParsedOutput parse_every_way(OutputSyntax syntax, const std::vector<Tool>
     for (const std::size_t end : ends) {
       if (random() % 6 == 0) cuts.push_back(end);
     }
-    EXPECT_EQ(parse_pieces(syntax, tools, cut_at(text, cuts)), whole) << "random cuts, round " << round << ": " << text;
+    EXPECT_EQ(parse_cut(syntax, tools, text, cuts, reading), whole) << "random cuts, round " << round << ": " << text;
   }
   return whole;
 }
@@ -133,8 +160,10 @@ inline constexpr OutputSyntax kKimi{ReasoningSyntax::kOutside, ToolCallSyntax::k
 inline constexpr OutputSyntax kKimiThinking{ReasoningSyntax::kInside, ToolCallSyntax::kKimi};
 inline constexpr OutputSyntax kGlm{ReasoningSyntax::kOutside, ToolCallSyntax::kGlm};
 inline constexpr OutputSyntax kGlmThinking{ReasoningSyntax::kInside, ToolCallSyntax::kGlm};
+inline constexpr OutputSyntax kKimiPlain{ReasoningSyntax::kNone, ToolCallSyntax::kKimi};
 inline constexpr OutputSyntax kQwen25{ReasoningSyntax::kNone, ToolCallSyntax::kHermes};
 inline constexpr OutputSyntax kQwen3{ReasoningSyntax::kOutside, ToolCallSyntax::kHermes};
+inline constexpr OutputSyntax kQwen3Thinking{ReasoningSyntax::kInside, ToolCallSyntax::kHermes};
 inline constexpr OutputSyntax kPlain{ReasoningSyntax::kNone, ToolCallSyntax::kNone};
 
 inline const std::vector<Tool>& tools() {
@@ -152,7 +181,26 @@ inline const std::vector<Tool>& tools() {
   return kTools;
 }
 
-inline ParsedOutput parse(OutputSyntax syntax, std::string_view text) { return parse_every_way(syntax, tools(), text); }
+inline ParsedOutput parse(OutputSyntax syntax, std::string_view text, const Reading& reading = {}) {
+  return parse_every_way(syntax, tools(), text, reading);
+}
+// Of a model that ended by itself.
+inline ParsedOutput parse_whole(OutputSyntax syntax, std::string_view text) {
+  return parse(syntax, text, {.ending = Ending::kByItself});
+}
+// Of a family that has its markers of reasoning as tokens: [ and ] stand around them here, [<think>].
+inline ParsedOutput parse_tokens(OutputSyntax syntax, std::string_view text) {
+  Reading reading{.markers = ReasoningMarkers::kTokens};
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text.substr(i).starts_with("[<")) {
+      reading.tokens.push_back(plain.size());
+    } else if (text[i] != ']' || !plain.ends_with('>')) {
+      plain += text[i];
+    }
+  }
+  return parse(syntax, plain, reading);
+}
 
 inline ParsedOutput content(std::string text) { return {.reasoning = {}, .content = std::move(text), .calls = {}}; }
 // GLM's and Hermes's calls have no ids.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/base/limits.h"
+
 namespace tessera::text {
 
 std::string_view trimmed(std::string_view text) {
@@ -60,12 +62,15 @@ const Tool* OutputSink::find(std::string_view name) const {
   return found == tools_->end() ? nullptr : &*found;
 }
 
-bool OutputSink::accepts(std::string_view name) const {
+bool OutputSink::accepts(std::string_view id, std::string_view name) const {
+  const bool within_limits = std::ssize(name) <= base::limits::kToolNameBytesMax &&
+                             std::ssize(id) <= base::limits::kToolCallIdBytesMax &&
+                             begun_ < base::limits::kToolCallsMax;
   constexpr std::string_view kNeverInNames = "<>\"{}\x7f";
   const bool readable = !name.empty() && std::ranges::none_of(name, [&](char byte) {
     return static_cast<unsigned char>(byte) <= ' ' || kNeverInNames.contains(byte);
   });
-  return readable && (!in_reasoning_ || find(name) != nullptr);
+  return within_limits && readable && (!in_reasoning_ || find(name) != nullptr);
 }
 
 void OutputSink::begin_call(std::string_view id, std::string_view name) {

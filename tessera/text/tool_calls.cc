@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <iterator>
 
+#include "tessera/base/limits.h"
+
 namespace tessera::text {
 namespace {
 
-// OpenAI allows names of 64 bytes; a Kimi id has a prefix and a number around one.
-constexpr std::size_t kCallHeaderBytesMax = 1024;
+// An id or a name with some white space around it. What the sink accepts is shorter.
+constexpr std::size_t kCallHeaderBytesMax = 2 * base::limits::kToolCallIdBytesMax;
 
 void append_utf8(std::uint32_t code_point, std::string& out) {
   const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
@@ -34,8 +36,16 @@ void append_utf8(std::uint32_t code_point, std::string& out) {
 }  // namespace
 
 bool CallHeader::append(std::string_view text) {
+  for (const char byte : text) {
+    if (!is_white(byte)) {
+      one_word_ &= !word_ended_;
+      word_begun_ = true;
+    } else {
+      word_ended_ = word_begun_;
+    }
+  }
   raw_ += text;
-  return raw_.size() <= kCallHeaderBytesMax && std::ranges::none_of(value(), is_white);
+  return one_word_ && raw_.size() <= kCallHeaderBytesMax;
 }
 
 std::size_t JsonNesting::scan(std::string_view text) {

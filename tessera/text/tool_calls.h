@@ -27,8 +27,8 @@ class ToolCallParser {
   // Takes from the front of `text` what belongs to the call. How text is cut makes no difference.
   virtual Step text(std::string_view& text, OutputSink& sink) = 0;
   virtual Step marker(const MarkerSpelling& marker, OutputSink& sink) = 0;
-  // The text ended within the call. Nothing is made up: what was written of the call stays.
-  virtual void finish(OutputSink& sink) = 0;
+  // The text ended within the call. If it was cut, nothing is made up: what was written of the call stays.
+  virtual void finish(OutputSink& sink, Ending ending) = 0;
 };
 
 std::unique_ptr<ToolCallParser> make_kimi_calls();
@@ -46,6 +46,9 @@ class CallHeader {
 
  private:
   std::string raw_;
+  bool word_begun_ = false;
+  bool word_ended_ = false;
+  bool one_word_ = true;
 };
 
 // How deep in brackets and strings a JSON text is. It tells where an object ends, and takes text that is not quite

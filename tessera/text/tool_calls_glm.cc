@@ -75,9 +75,11 @@ class GlmCalls final : public ToolCallParser {
     parameters_ = nullptr;
     keys_.clear();
     key_.clear();
+    between_.clear();
   }
 
   Step text(std::string_view& text, OutputSink& sink) override {
+    if (place_ == Place::kBetween) return text_between(text, sink);
     const std::string_view taken = std::exchange(text, {});
     switch (place_) {
       case Place::kName:
@@ -123,6 +125,7 @@ class GlmCalls final : public ToolCallParser {
       case Marker::kKeyBegin:
         place_ = Place::kKey;
         key_.clear();
+        between_.clear();
         return Step::kMore;
       case Marker::kKeyEnd:
         if (place_ == Place::kKey) place_ = Place::kAfterKey;
@@ -133,24 +136,46 @@ class GlmCalls final : public ToolCallParser {
       case Marker::kCallEnd:
         end_call(sink);
         return Step::kEnded;
-      case Marker::kCallBegin:  // The call's own end was left out.
-        end_call(sink);
-        return Step::kAgain;
-      default:
+      case Marker::kValueEnd:
         return Step::kMore;
+      default:  // The call's own end was left out.
+        end_call(sink);
+        sink.text(between_);
+        return Step::kAgain;
     }
   }
 
-  // Only </tool_call> closes the object: whether more arguments were to come cannot be known.
-  void finish(OutputSink& /*sink*/) override {}
+  // Whether more arguments were to come only the model knows.
+  void finish(OutputSink& sink, Ending ending) override {
+    if (ending != Ending::kByItself) return;
+    if (place_ == Place::kName) {
+      if (!sink.accepts_declared({}, header_.value())) return;
+      sink.begin_call({}, header_.value());
+      end_call(sink);
+    } else if (place_ == Place::kBetween) {
+      end_call(sink);
+    }
+  }
 
  private:
   enum class Place : std::uint8_t { kName, kBetween, kKey, kAfterKey, kValue, kIgnoredValue };
 
+  // White space belongs to the call, unless text follows: then the call's own end was left out.
+  Step text_between(std::string_view& text, OutputSink& sink) {
+    std::size_t white = 0;
+    while (white < text.size() && is_white(text[white])) ++white;
+    between_ += text.substr(0, white);
+    text.remove_prefix(white);
+    if (text.empty()) return Step::kMore;
+    end_call(sink);
+    sink.text(between_);
+    return Step::kEnded;
+  }
+
   Step after_name(const MarkerSpelling& marker, OutputSink& sink) {
     const std::string_view name = header_.value();
     const bool known_next = marker.marker == Marker::kKeyBegin || marker.marker == Marker::kCallEnd;
-    if (!known_next || !sink.accepts(name)) {
+    if (!known_next || !sink.accepts({}, name)) {
       sink.text(header_.raw());
       return Step::kAgain;
     }
@@ -189,9 +214,10 @@ class GlmCalls final : public ToolCallParser {
     place_ = Place::kBetween;
   }
 
+  // A key without a value is left out, and then something is missing.
   void end_call(OutputSink& sink) {
     sink.arguments(keys_.empty() ? "{}" : "}");
-    sink.complete_call();
+    if (place_ == Place::kName || place_ == Place::kBetween) sink.complete_call();
   }
 
   Place place_ = Place::kName;
@@ -199,6 +225,7 @@ class GlmCalls final : public ToolCallParser {
   const boost::json::object* parameters_ = nullptr;
   std::unordered_set<std::string> keys_;  // Of this call, so far.
   std::string key_;
+  std::string between_;  // The white space since the last value.
   GlmValue value_{JsonTypes::any()};
 };
 

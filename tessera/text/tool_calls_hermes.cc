@@ -37,10 +37,9 @@ class HermesCalls final : public ToolCallParser {
       std::string_view spelled = marker.text;
       const Step step = text(spelled, sink);
       if (!call_.begun) call_.raw.resize(raw_bytes);  // If this turns out to be no call, it is a marker after all.
+      call_.end_in_string |= marker.marker == Marker::kCallEnd;
       return step;
     }
-    const bool over = marker.marker == Marker::kCallEnd || marker.marker == Marker::kCallBegin;
-    if (call_.begun && !over) return Step::kMore;
     if (!call_.begun) {
       sink.text(call_.raw);
     } else {
@@ -49,7 +48,16 @@ class HermesCalls final : public ToolCallParser {
     return marker.marker == Marker::kCallEnd ? Step::kEnded : Step::kAgain;
   }
 
-  void finish(OutputSink& sink) override { complete_without_end(sink); }
+  void finish(OutputSink& sink, Ending ending) override {
+    const bool named = call_.has_name && !call_.has_arguments && call_.place == Place::kComma;
+    if (call_.begun) {
+      complete_without_end(sink);
+    } else if (named && ending == Ending::kByItself && sink.accepts_declared({}, call_.name)) {
+      end_object(sink);
+    } else if (call_.end_in_string) {
+      sink.text(call_.raw);
+    }
+  }
 
  private:
   enum class Place : std::uint8_t {
@@ -78,7 +86,8 @@ class HermesCalls final : public ToolCallParser {
     bool has_arguments = false;  // They began.
     bool arguments_ended = false;
     bool complete = false;
-    std::string raw;  // All of it, until it has begun.
+    bool end_in_string = false;  // </tool_call> came within a string.
+    std::string raw;             // All of it, until it has begun.
     std::string key;
     std::string name;
     std::string scalar;
@@ -241,7 +250,7 @@ class HermesCalls final : public ToolCallParser {
   void fail() { call_.place = call_.begun ? Place::kLost : Place::kNoCall; }
 
   void begin(OutputSink& sink) {
-    if (!sink.accepts(call_.name)) return fail();
+    if (!sink.accepts({}, call_.name)) return fail();
     sink.begin_call({}, call_.name);
     call_.begun = true;
     call_.raw = {};

@@ -55,19 +55,19 @@ TEST(ToolCallFaults, ArgumentsOver8KiB) {
     }
   }
   for (const std::size_t piece : {std::size_t{1} << 30, std::size_t{4096}, std::size_t{7}}) {
-    const auto parse_cut = [&](OutputSyntax syntax, const std::string& text) {
+    const auto in_pieces = [&](OutputSyntax syntax, const std::string& text) {
       std::vector<std::size_t> cuts;
       std::size_t last = 0;
       for (const std::size_t end : character_ends(text)) {
         if (end >= last + piece) cuts.push_back(last = end);
       }
-      return parse_pieces(syntax, tools(), cut_at(text, cuts));
+      return parse_cut(syntax, tools(), text, cuts);
     };
     ParsedOutput kimi = one_call("f", json);
     kimi.calls.front().id = "functions.f:0";
-    EXPECT_TRUE(parse_cut(kKimi, kimi_section(kimi_call("functions.f:0", json))) == kimi);
-    EXPECT_TRUE(parse_cut(kGlm, "<tool_call>f" + glm_pair("text", raw) + "</tool_call>") == one_call("f", json));
-    EXPECT_TRUE(parse_cut(kQwen25, "<tool_call>{\"name\": \"f\", \"arguments\": " + json + "}</tool_call>") ==
+    EXPECT_TRUE(in_pieces(kKimi, kimi_section(kimi_call("functions.f:0", json))) == kimi);
+    EXPECT_TRUE(in_pieces(kGlm, "<tool_call>f" + glm_pair("text", raw) + "</tool_call>") == one_call("f", json));
+    EXPECT_TRUE(in_pieces(kQwen25, "<tool_call>{\"name\": \"f\", \"arguments\": " + json + "}</tool_call>") ==
                 one_call("f", json));
   }
 }
@@ -236,6 +236,16 @@ TEST(ArgumentTypes, AreWhatTheSchemaAllows) {
   std::string long_enum = R"({"properties": {"x": {"enum": ["a")";
   for (int i = 0; i < 5000; ++i) long_enum += ", \"a\"";
   EXPECT_EQ(types(long_enum + "]}}}"), JsonTypes::any());
+  std::string many_references = R"({"$defs": {"b": {"enum": [1, 2, 3, 4, 5, 6, 7, 8]}},
+                                    "properties": {"x": {"anyOf": [{"$ref": "#/$defs/b"})";
+  for (int i = 0; i < 254; ++i) many_references += R"(, {"$ref": "#/$defs/b"})";
+  EXPECT_EQ(types(many_references + "]}}}"), JsonTypes::any()) << "every value counts, however it is come to";
+  EXPECT_EQ(types(R"({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"x": {"type": "string"}}}}})"), string);
+  EXPECT_EQ(types(R"({"allOf": [{"properties": {"y": {}}}, {"properties": {"x": {"type": "string"}}}]})"), string);
+  EXPECT_EQ(types(R"({"properties": {"x": {"$ref": "#"}}, "type": "string"})"), string);
+  EXPECT_EQ(types(R"({"$ref": "#"})"), JsonTypes::any());
+  EXPECT_EQ(types(R"({"properties": {"x": {"$ref": "#/$defs/a~1b~01"}}, "$defs": {"a/b~1": {"type": "string"}}})"),
+            string);
 }
 
 TEST(ToolCallFaults, ZeroArgumentCalls) {
@@ -287,6 +297,63 @@ TEST(ToolCallFaults, UnfinishedCallsAreNotCompleted) {
   EXPECT_EQ(parse(kQwen25, "c<tool_call>\n{\"name\": \"get_time\", "), content("c"));
 }
 
+TEST(ToolCallFaults, TextAfterAGlmValueEndsTheCall) {
+  ParsedOutput expected = one_call("get_weather", R"({"city": "Bern"})");
+  const std::string open = "<tool_call>get_weather" + glm_pair("city", "Bern");
+  expected.content = "The weather follows";
+  EXPECT_EQ(parse(kGlm, open + "\nThe weather follows"), expected);
+  expected.content = "a\nb";
+  EXPECT_EQ(parse(kGlm, "a" + open + "\nb"), expected);
+  expected.reasoning = "r";
+  expected.content = "c";
+  EXPECT_EQ(parse(kGlm, open + "<think>r</think>c"), expected);
+  EXPECT_EQ(parse_tokens(kGlm, "[<tool_call>]get_weather" + glm_pair("city", "Bern") + "[<think>]r[</think>]c"),
+            expected);
+}
+
+TEST(ToolCallFaults, AModelThatEndedByItselfHadSaidAll) {
+  EXPECT_EQ(parse_whole(kGlm, "<tool_call>get_weather" + glm_pair("city", "Bern") + "\n"),
+            one_call("get_weather", R"({"city": "Bern"})"));
+  EXPECT_EQ(parse_whole(kGlm, "<tool_call>get_time\n"), one_call("get_time", "{}"));
+  EXPECT_EQ(parse_whole(kGlm, "c<tool_call>get_ti"), content("c")) << "no declared name";
+  EXPECT_EQ(parse_whole(kGlm, "c<tool_call>get_time<arg_k"), content("c")) << "more was to come";
+  EXPECT_EQ(parse_whole(kGlm, "<tool_call>f<arg_key>a</arg_key><arg_value>b").complete, 0);
+  EXPECT_EQ(parse_whole(kQwen25, R"(<tool_call>{"name": "get_time")"), one_call("get_time", "{}"));
+  EXPECT_EQ(parse_whole(kQwen25, R"(c<tool_call>{"name": "nope")"), content("c"));
+  ParsedOutput kimi = one_call("get_time", "{}");
+  kimi.calls.front().id = "functions.get_time:0";
+  EXPECT_EQ(parse_whole(kKimiPlain, "<|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>"), kimi);
+  EXPECT_EQ(parse_whole(kKimi, "<|tool_call_begin|>functions.get_time:0"), kimi);
+  kimi.complete = 0;
+  kimi.calls.front().arguments = "";
+  EXPECT_EQ(parse(kKimi, "<|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>"), kimi) << "cut";
+}
+
+TEST(ToolCallFaults, AGlmKeyWithoutAValueIsLeftOut) {
+  ParsedOutput expected = one_call("f", "{}");
+  expected.complete = 0;
+  EXPECT_EQ(parse(kGlm, "<tool_call>f<arg_key>city</tool_call>"), expected);
+  expected.calls.front().arguments = R"({"a": 1})";
+  EXPECT_EQ(parse(kGlm, "<tool_call>f" + glm_pair("a", "1") + "<arg_key>b</arg_key></tool_call>"), expected);
+}
+
+TEST(ToolCallFaults, NamesAndIdsAreThoseThatARequestMayHave) {
+  const std::string name(256, 'n');
+  EXPECT_EQ(parse(kGlm, "<tool_call>" + name + "</tool_call>"), one_call(name, "{}"));
+  EXPECT_EQ(parse(kGlm, "<tool_call>n" + name + "</tool_call>"), content("n" + name));
+  EXPECT_EQ(parse(kQwen25, R"(<tool_call>{"name": ")" + name + R"("}</tool_call>)"), one_call(name, "{}"));
+  EXPECT_TRUE(parse(kQwen25, R"(<tool_call>{"name": "n)" + name + R"("}</tool_call>)").calls.empty());
+  EXPECT_EQ(parse(kKimi, kimi_call(name + ":0", "{}")).calls.at(0).name, name);
+  EXPECT_TRUE(parse(kKimi, kimi_call("n" + name + ":0", "{}")).calls.empty());
+  EXPECT_EQ(parse(kKimi, kimi_call("f:" + std::string(510, '1'), "{}")).calls.at(0).name, "f");
+  EXPECT_TRUE(parse(kKimi, kimi_call("f:" + std::string(511, '1'), "{}")).calls.empty());
+  std::string many;
+  for (int i = 0; i < 1025; ++i) many += "<tool_call>f</tool_call>";
+  const ParsedOutput parsed = parse_cut(kGlm, tools(), many, {});
+  EXPECT_EQ(parsed.calls.size(), 1024u);
+  EXPECT_EQ(parsed.content, "f");
+}
+
 TEST(ToolCallFaults, OnlyTheEndMarkerIsMissing) {
   ParsedOutput kimi = one_call("f", R"({"a": "}"})");
   kimi.calls.front().id = "functions.f:0";
@@ -329,7 +396,7 @@ TEST(ToolCallFaults, WhatIsNoCallBecomesContent) {
   EXPECT_EQ(parse(kKimi, "<|tool_call_begin|>f:0<|tool_call_end|>"), content("f:0"));
   EXPECT_EQ(parse(kGlm, "<tool_call>f</arg_value></tool_call>"), content("f"));
   const std::string long_name(2000, 'n');
-  EXPECT_EQ(parse_pieces(kGlm, tools(), {"<tool_call>" + long_name + "</tool_call>"}), content(long_name));
+  EXPECT_EQ(parse_cut(kGlm, tools(), "<tool_call>" + long_name + "</tool_call>", {}), content(long_name));
   for (const std::string_view body :
        {"", "[]", "text", "{", "{}", R"({"name": 1})", R"({"name": ""})", R"({"name": "a b"})", R"({"name": "f", })",
         R"({"name": "f", "arguments": [1]})", R"({"name": "f", "arguments": 1})", R"({"arguments": {"a": [1, "]"]}})",
@@ -338,6 +405,10 @@ TEST(ToolCallFaults, WhatIsNoCallBecomesContent) {
               content("a" + std::string(body) + "b"));
   }
   EXPECT_EQ(parse(kQwen3, R"(<tool_call>{"na</tool_call><think>me": f})"), content(R"({"name": f})"));
+  EXPECT_EQ(parse(kQwen25, R"(a<tool_call>{"na</tool_call> rest)"), content(R"(a{"na rest)"));
+  ParsedOutput reasoned = one_call("get_time", "{}");
+  reasoned.reasoning = "r";
+  EXPECT_EQ(parse(kQwen3, R"(<tool_call>{"name": "get_time"}<think>r</think>)"), reasoned);
 }
 
 TEST(ToolCallFaults, UnknownFunctionsAreCallsAllTheSame) {

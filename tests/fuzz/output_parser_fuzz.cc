@@ -1,7 +1,8 @@
 // Anything that a model could write, in any family's syntax: the same comes out for every way of cutting it, and no
 // marker as content or reasoning.
 //
-// The first byte chooses the syntax, the second one the cuts; the rest is the text.
+// The first byte chooses the syntax, the second one the cuts, the third one the ending, whether the vocabulary has
+// markers of reasoning, and which markers come as tokens; the rest is the text.
 #include <algorithm>
 #include <boost/json/parse.hpp>
 #include <cstddef>
@@ -60,10 +61,16 @@ void add(const OutputDelta& delta, Parsed& parsed) {
   }
 }
 
+ReasoningMarkers reasoning_markers(std::uint8_t reading) {
+  return (reading & 1) != 0 ? ReasoningMarkers::kTokens : ReasoningMarkers::kSpelled;
+}
+
 // In pieces that end where `cut` says so, between characters.
 template <typename Cut>
-Parsed parse(OutputSyntax syntax, const std::vector<Tool>& tools, std::string_view text, Cut cut) {
-  OutputParser parser(syntax, tools);
+Parsed parse(OutputSyntax syntax, const std::vector<Tool>& tools, std::string_view text, std::uint8_t reading,
+             Cut cut) {
+  OutputParser parser(syntax, tools, reasoning_markers(reading));
+  const std::vector<std::string_view> markers = marker_spellings(syntax);
   Parsed parsed;
   const auto push = [&](std::string_view piece) {
     OutputDelta delta;
@@ -71,14 +78,27 @@ Parsed parse(OutputSyntax syntax, const std::vector<Tool>& tools, std::string_vi
     add(delta, parsed);
   };
   std::size_t begin = 0;
-  for (std::size_t i = 1; i < text.size(); ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) == 0x80 || !cut()) continue;
-    push(text.substr(begin, i - begin));
-    begin = i;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto marker =
+        std::ranges::find_if(markers, [&](std::string_view one) { return text.substr(i).starts_with(one); });
+    // Six bits say which of them are tokens, by where they stand.
+    if (marker != markers.end() && ((reading >> (2 + i % 6)) & 1) != 0) {
+      push(text.substr(begin, i - begin));
+      OutputDelta delta;
+      parser.push_marker(*marker, delta);
+      add(delta, parsed);
+      begin = i += marker->size();
+      continue;
+    }
+    if (i > begin && (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && cut()) {
+      push(text.substr(begin, i - begin));
+      begin = i;
+    }
+    ++i;
   }
   push(text.substr(begin));
   OutputDelta rest;
-  parser.finish(rest);
+  parser.finish(rest, (reading & 2) != 0 ? Ending::kByItself : Ending::kCut);
   add(rest, parsed);
   parsed.complete = parser.complete_calls();
   return parsed;
@@ -106,20 +126,21 @@ bool has_pieces_around_a_marker(std::string_view text, const std::vector<std::st
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size < 2) return 0;
+  if (size < 3) return 0;
   const OutputSyntax syntax{.reasoning = static_cast<ReasoningSyntax>(data[0] % 3),
                             .tool_calls = static_cast<ToolCallSyntax>(data[0] / 3 % 4)};
   static const std::vector<Tool> no_tools;
   const std::vector<Tool>& tools = data[0] / 12 % 4 == 0 ? no_tools : some_tools();
   std::string text;
   Utf8Assembler assembler;
-  assembler.push({reinterpret_cast<const char*>(data) + 2, size - 2}, text);
+  assembler.push({reinterpret_cast<const char*>(data) + 3, size - 3}, text);
   assembler.flush(text);
 
-  const Parsed whole = parse(syntax, tools, text, [] { return false; });
-  TESSERA_CHECK(parse(syntax, tools, text, [] { return true; }) == whole);
+  const std::uint8_t reading = data[2];
+  const Parsed whole = parse(syntax, tools, text, reading, [] { return false; });
+  TESSERA_CHECK(parse(syntax, tools, text, reading, [] { return true; }) == whole);
   std::mt19937 random(data[1]);
-  TESSERA_CHECK(parse(syntax, tools, text, [&] { return random() % 8 == 0; }) == whole);
+  TESSERA_CHECK(parse(syntax, tools, text, reading, [&] { return random() % 8 == 0; }) == whole);
 
   TESSERA_CHECK(whole.complete >= 0 && static_cast<std::size_t>(whole.complete) <= whole.calls.size());
   TESSERA_CHECK(whole.calls.empty() || (!tools.empty() && syntax.tool_calls != ToolCallSyntax::kNone));
@@ -129,6 +150,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::string_view> markers = marker_spellings(syntax);
   if (!has_pieces_around_a_marker(text, markers)) {
     for (const std::string_view marker : markers) {
+      // Spelled ones may be text.
+      if (reasoning_markers(reading) == ReasoningMarkers::kTokens && marker.ends_with("think>")) continue;
       TESSERA_CHECK(!whole.content.contains(marker) && !whole.reasoning.contains(marker));
     }
   }
