@@ -268,6 +268,18 @@ TEST_F(HttpChat, RefusalsOfTheRenderingNameTheirField) {
   EXPECT_EQ(json::parse(answer.body).at("error").at("param").as_string(), "messages") << answer.body;
 }
 
+TEST_F(HttpChat, RefusesToolsOfTooManyValuesByTheirField) {
+  speak("qwen25");
+  serve([&](const auto&) { return write("x"); });
+  std::string values = "0";
+  for (std::int64_t i = 0; i < base::limits::kToolValuesMax; ++i) values += ",0";
+  const HttpAnswer answer = http_post(
+      port_, "/v1/chat/completions",
+      body_with(R"("tools":[{"type":"function","function":{"name":"f","parameters":{"enum":[)" + values + "]}}}]"));
+  EXPECT_EQ(answer.status, 400) << answer.body;
+  EXPECT_EQ(json::parse(answer.body).at("error").at("param").as_string(), "tools") << answer.body;
+}
+
 // What ends an answer is told truly, whatever calls are in it.
 TEST_F(HttpChat, FinishReasonSaysWhatHappened) {
   speak("kimi_k25");

@@ -20,7 +20,7 @@ bool is_clean_id(std::string_view id) {
 
 // The field of the request that a chat format's refusal is about, which its message begins with (chat_format.h).
 std::string rendering_param(std::string_view refusal) {
-  const std::string_view field = refusal.substr(0, refusal.find(':'));
+  const std::string_view field = refusal.substr(0, refusal.find_first_of(":["));
   if (field == "tools" || field == "reasoning_effort") return std::string(field);
   if (field == "thinking" || field == "preserve_thinking") return "chat_template_kwargs";
   return "messages";
