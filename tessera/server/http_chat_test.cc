@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "tessera/base/limits.h"
 #include "tests/support/http_server_fixture.h"
 
 namespace tessera::server {
