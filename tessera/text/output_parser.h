@@ -20,7 +20,7 @@
 // content if there were no calls.
 //
 // Calls. Names of no declared function are passed on: to refuse them is the client's business. What is no call (an
-// empty or unreadable name, a name or id or number of calls that a request may not have in its history, no object where
+// empty or unreadable name, a name or number of calls that a request may not have in its history, no object where
 // Hermes has one) becomes text without its markers. Where a call's own end marker was forgotten, the next marker that
 // cannot be part of it ends it. If the text ends within a call, it depends on how. Of a text that was cut, what came of
 // the call stays as it is and nothing is made up; the beginning of a call that has no name yet is left out. A model

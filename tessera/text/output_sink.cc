@@ -62,10 +62,9 @@ const Tool* OutputSink::find(std::string_view name) const {
   return found == tools_->end() ? nullptr : &*found;
 }
 
-bool OutputSink::accepts(std::string_view id, std::string_view name) const {
-  const bool within_limits = std::ssize(name) <= base::limits::kToolNameBytesMax &&
-                             std::ssize(id) <= base::limits::kToolCallIdBytesMax &&
-                             begun_ < base::limits::kToolCallsMax;
+bool OutputSink::accepts(std::string_view name) const {
+  const bool within_limits =
+      std::ssize(name) <= base::limits::kToolNameBytesMax && begun_ < base::limits::kToolCallsMax;
   constexpr std::string_view kNeverInNames = "<>\"{}\x7f";
   const bool readable = !name.empty() && std::ranges::none_of(name, [&](char byte) {
     return static_cast<unsigned char>(byte) <= ' ' || kNeverInNames.contains(byte);

@@ -54,11 +54,9 @@ class OutputSink {
   // Whether a call of this name may begin: names are not empty, and have neither white space, nor control characters,
   // nor what belongs to markers and JSON, and a request may have the call in its history (base/limits.h). Other names
   // than the declared ones are passed on, but not out of reasoning: there, a text about calls is likelier than a call.
-  bool accepts(std::string_view id, std::string_view name) const;
+  bool accepts(std::string_view name) const;
   // The same for a call whose name may be the beginning of a longer one: it has to be a declared one.
-  bool accepts_declared(std::string_view id, std::string_view name) const {
-    return accepts(id, name) && find(name) != nullptr;
-  }
+  bool accepts_declared(std::string_view name) const { return accepts(name) && find(name) != nullptr; }
   // Ends the reasoning. The call gets the next index.
   void begin_call(std::string_view id, std::string_view name);
   // Of the call that began last.

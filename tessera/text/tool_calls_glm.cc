@@ -149,7 +149,7 @@ class GlmCalls final : public ToolCallParser {
   void finish(OutputSink& sink, Ending ending) override {
     if (ending != Ending::kByItself) return;
     if (place_ == Place::kName) {
-      if (!sink.accepts_declared({}, header_.value())) return;
+      if (!sink.accepts_declared(header_.value())) return;
       sink.begin_call({}, header_.value());
       end_call(sink);
     } else if (place_ == Place::kBetween) {
@@ -175,7 +175,7 @@ class GlmCalls final : public ToolCallParser {
   Step after_name(const MarkerSpelling& marker, OutputSink& sink) {
     const std::string_view name = header_.value();
     const bool known_next = marker.marker == Marker::kKeyBegin || marker.marker == Marker::kCallEnd;
-    if (!known_next || !sink.accepts({}, name)) {
+    if (!known_next || !sink.accepts(name)) {
       sink.text(header_.raw());
       return Step::kAgain;
     }

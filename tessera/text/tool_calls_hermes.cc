@@ -52,7 +52,7 @@ class HermesCalls final : public ToolCallParser {
     const bool named = call_.has_name && !call_.has_arguments && call_.place == Place::kComma;
     if (call_.begun) {
       complete_without_end(sink);
-    } else if (named && ending == Ending::kByItself && sink.accepts_declared({}, call_.name)) {
+    } else if (named && ending == Ending::kByItself && sink.accepts_declared(call_.name)) {
       end_object(sink);
     } else if (call_.end_in_string) {
       sink.text(call_.raw);
@@ -250,7 +250,7 @@ class HermesCalls final : public ToolCallParser {
   void fail() { call_.place = call_.begun ? Place::kLost : Place::kNoCall; }
 
   void begin(OutputSink& sink) {
-    if (!sink.accepts({}, call_.name)) return fail();
+    if (!sink.accepts(call_.name)) return fail();
     sink.begin_call({}, call_.name);
     call_.begun = true;
     call_.raw = {};

@@ -46,7 +46,7 @@ class KimiCalls final : public ToolCallParser {
   Step marker(const MarkerSpelling& marker, OutputSink& sink) override {
     if (!in_arguments_) {
       const std::string_view id = header_.value();
-      if (marker.marker == Marker::kArgumentBegin && sink.accepts(id, name_of(id))) {
+      if (marker.marker == Marker::kArgumentBegin && sink.accepts(name_of(id))) {
         sink.begin_call(id, name_of(id));
         in_arguments_ = true;
         return Step::kMore;
@@ -78,7 +78,7 @@ class KimiCalls final : public ToolCallParser {
     const bool by_itself = ending == Ending::kByItself;
     if (!in_arguments_) {
       const std::string_view id = header_.value();
-      if (!by_itself || !sink.accepts_declared(id, name_of(id))) return;
+      if (!by_itself || !sink.accepts_declared(name_of(id))) return;
       sink.begin_call(id, name_of(id));
     }
     if (!arguments_.begun() && by_itself) {

@@ -337,7 +337,7 @@ TEST(ToolCallFaults, AGlmKeyWithoutAValueIsLeftOut) {
   EXPECT_EQ(parse(kGlm, "<tool_call>f" + glm_pair("a", "1") + "<arg_key>b</arg_key></tool_call>"), expected);
 }
 
-TEST(ToolCallFaults, NamesAndIdsAreThoseThatARequestMayHave) {
+TEST(ToolCallFaults, NamesAreThoseThatARequestMayHave) {
   const std::string name(256, 'n');
   EXPECT_EQ(parse(kGlm, "<tool_call>" + name + "</tool_call>"), one_call(name, "{}"));
   EXPECT_EQ(parse(kGlm, "<tool_call>n" + name + "</tool_call>"), content("n" + name));
@@ -345,8 +345,8 @@ TEST(ToolCallFaults, NamesAndIdsAreThoseThatARequestMayHave) {
   EXPECT_TRUE(parse(kQwen25, R"(<tool_call>{"name": "n)" + name + R"("}</tool_call>)").calls.empty());
   EXPECT_EQ(parse(kKimi, kimi_call(name + ":0", "{}")).calls.at(0).name, name);
   EXPECT_TRUE(parse(kKimi, kimi_call("n" + name + ":0", "{}")).calls.empty());
-  EXPECT_EQ(parse(kKimi, kimi_call("f:" + std::string(510, '1'), "{}")).calls.at(0).name, "f");
-  EXPECT_TRUE(parse(kKimi, kimi_call("f:" + std::string(511, '1'), "{}")).calls.empty());
+  const std::string long_id = "f:" + std::string(600, '1');
+  EXPECT_EQ(parse(kKimi, kimi_call(long_id, "{}")).calls.at(0).id, long_id) << "whoever answers gives it another one";
   std::string many;
   for (int i = 0; i < 1025; ++i) many += "<tool_call>f</tool_call>";
   const ParsedOutput parsed = parse_cut(kGlm, tools(), many, {});
