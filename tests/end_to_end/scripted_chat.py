@@ -250,19 +250,24 @@ def check_choices(client, family, options):
 
 
 def check_look_alikes(client, family, options, random_numbers):
-    """Pieces of text and markers in any order, markers also spelled in ordinary tokens: nothing leaks, however it comes."""
-    markers = ["<think>", "</think>"] if family.think else []
+    """Pieces of text and markers in any order, markers also spelled in ordinary tokens: nothing leaks, however it comes.
+
+    Of reasoning, only the tokens are markers once the answer has begun: what spells them is text about them.
+    """
+    thinks = ["<think>", "</think>"] if family.think else []
+    markers = []
     if family.calls is kimi_calls:
         markers += ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
                     "<|tool_call_argument_begin|>", "<|tool_call_end|>"]
     elif family.calls is not None:
         markers += ["<tool_call>", "</tool_call>"]
     for _ in range(8):
-        pieces = random_numbers.choices(markers + ["text", " ", "\n", "<", "é", '{"name": "x"}', "functions.f:0"], k=10)
+        pieces = random_numbers.choices(thinks + markers + ["text", " ", "\n", "<", "é", '{"name": "x"}', "functions.f:0"], k=10)
         text = "".join(random_numbers.choice(["", "\3"]) + piece for piece in pieces)
         seen, _ = both(client, text, **options)
         shown = f"{seen.content} {seen.reasoning}"
-        assert not any(marker in shown for marker in markers), (pieces, seen)
+        assert not any(marker in shown for marker in markers), (text, seen)
+        assert all(shown.count(think) <= text.count("\3" + think) for think in thinks), (text, seen)
 
 
 def check_family(name, family, port, random_numbers):
