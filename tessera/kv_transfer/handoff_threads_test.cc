@@ -43,9 +43,9 @@ TEST(HandoffThreads, EnginesMeetOnlyInTheTransport) {
   HandoffPairOptions options;
   options.bytes_in_flight_max = 20'000;
   options.prefill_pages = options.decode_pages = 64;
-  HandoffPair pair(options);
-  Doorbell sender_bell;
+  Doorbell sender_bell;  // Rung until the last endpoint has gone.
   Doorbell receiver_bell;
+  HandoffPair pair(options);
   pair.prefill_endpoint->set_wakeup([&] { sender_bell.ring(); });
   pair.decode_endpoint->set_wakeup([&] { receiver_bell.ring(); });
   std::atomic<bool> stop = false;

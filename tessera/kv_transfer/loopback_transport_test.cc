@@ -34,12 +34,12 @@ TEST(LoopbackTransport, DeliversInOrderWithTheSendersNumber) {
 }
 
 TEST(LoopbackTransport, BoundsBytesInFlightAndWakesWhoWaits) {
+  int wakeups_a = 0;  // Counted until the last endpoint has gone.
+  int wakeups_b = 0;
   LoopbackTransport transport({.bytes_in_flight_max = 100});
   auto a = transport.make_endpoint(1);
   auto b = transport.make_endpoint(2);
   auto c = transport.make_endpoint(3);
-  int wakeups_a = 0;
-  int wakeups_b = 0;
   a->set_wakeup([&] { ++wakeups_a; });
   b->set_wakeup([&] { ++wakeups_b; });
   EXPECT_EQ(a->message_bytes_max(), 100);
@@ -59,6 +59,7 @@ TEST(LoopbackTransport, BoundsBytesInFlightAndWakesWhoWaits) {
 }
 
 TEST(LoopbackTransport, KnowsWhoIsGone) {
+  int wakeups = 0;  // Counted until the last endpoint has gone.
   LoopbackTransport transport({});
   auto a = transport.make_endpoint(1);
   EXPECT_FALSE(a->reachable(2));
@@ -68,7 +69,6 @@ TEST(LoopbackTransport, KnowsWhoIsGone) {
   auto b = transport.make_endpoint(2);
   EXPECT_TRUE(a->reachable(2));
   EXPECT_EQ(b->try_send(1, message_of(5)), SendResult::kSent);
-  int wakeups = 0;
   a->set_wakeup([&] { ++wakeups; });
   b.reset();
   EXPECT_EQ(wakeups, 1);
