@@ -15,9 +15,7 @@ std::string listed(std::span<const std::string_view> names) {
   return out;
 }
 
-base::Status check_conversation(const Conversation& conversation) {
-  return conversation.messages.empty() ? base::invalid_argument("messages: is empty") : base::ok_status();
-}
+namespace {
 
 base::Status check_options(std::string_view format, const RenderOptions& options, const ChatAbilities& abilities) {
   const auto refuse = [format](std::string_view what) {
@@ -49,6 +47,25 @@ base::Status check_options(std::string_view format, const RenderOptions& options
     }
   }
   return {};
+}
+
+}  // namespace
+
+base::Result<ChatTokens> ChatTokens::create(std::string_view format, const Tokenizer& tokenizer,
+                                            std::span<const std::string_view> markers,
+                                            std::span<const std::string_view> stops) {
+  TESSERA_ASSIGN_OR_RETURN(Markup markup, Markup::create(format, tokenizer, markers));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> ids, chat_stop_ids(format, tokenizer, stops));
+  return ChatTokens{std::move(markup), std::move(ids)};
+}
+
+base::Result<std::vector<Segment>> FamilyChatFormat::render(const Conversation& conversation,
+                                                            const RenderOptions& options) const {
+  if (conversation.messages.empty()) return base::failure(base::invalid_argument("messages: is empty"));
+  TESSERA_RETURN_IF_ERROR(check_options(name_, options, abilities()));
+  PromptWriter out(tokens_.markup);
+  TESSERA_RETURN_IF_ERROR(write(conversation, options, out));
+  return out.take();
 }
 
 base::Result<std::vector<PythonValue>> parse_tools(const Conversation& conversation, ValueBudget& budget) {

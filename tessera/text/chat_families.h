@@ -3,13 +3,17 @@
 // (tools/oracles/make_chat_goldens.py).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/text/chat_format.h"
+#include "tessera/text/chat_markup.h"
 #include "tessera/text/python_value.h"
 #include "tessera/text/tokenizer.h"
 
@@ -20,6 +24,8 @@ struct ChatCheckpoint {
   const Tokenizer& tokenizer;
   std::string model_type = {};     // Of config.json.
   std::string chat_template = {};  // Empty if it has none, as base models do not.
+
+  bool template_says(std::string_view words) const { return chat_template.find(words) != std::string::npos; }
 };
 
 struct ChatFamily {
@@ -37,15 +43,18 @@ extern const ChatFamily kGlmFamily;
 extern const ChatFamily kQwenFamily;
 extern const ChatFamily kSmollm2Family;
 
+// The names of a family's variants.
+template <typename Variant, std::size_t kCount>
+constexpr std::array<std::string_view, kCount> names_of(const std::array<Variant, kCount>& variants) {
+  std::array<std::string_view, kCount> names;
+  for (std::size_t i = 0; i < kCount; ++i) names[i] = variants[i].name;
+  return names;
+}
+
 // "a, b, c" for messages.
 std::string listed(std::span<const std::string_view> names);
 
-// For the `render` of every format.
-
-// Refuses a conversation without messages.
-base::Status check_conversation(const Conversation& conversation);
-
-// What a family can do about reasoning; check_options() refuses the rest by name.
+// What a family can do about reasoning; the rest is refused by name.
 enum class Thinking : std::uint8_t {
   kNever,   // The model does not reason.
   kAlways,  // It cannot be told not to.
@@ -56,7 +65,43 @@ struct ChatAbilities {
   enum class KeepReasoning : std::uint8_t { kNo, kChoice, kAlways } keep_reasoning = KeepReasoning::kNo;
   std::span<const std::string_view> reasoning_efforts = {};
 };
-base::Status check_options(std::string_view format, const RenderOptions& options, const ChatAbilities& abilities);
+
+// The part of a checkpoint's vocabulary that a format needs: its markers, and the tokens that end a message. kNotFound,
+// naming the format and the marker, if the vocabulary lacks one.
+struct ChatTokens {
+  Markup markup;
+  std::vector<TokenId> stop_token_ids;
+
+  static base::Result<ChatTokens> create(std::string_view format, const Tokenizer& tokenizer,
+                                         std::span<const std::string_view> markers,
+                                         std::span<const std::string_view> stops);
+};
+
+// What the formats of all families do alike.
+class FamilyChatFormat : public ChatFormat {
+ public:
+  std::string_view name() const final { return name_; }
+  const std::vector<TokenId>& stop_token_ids() const final { return tokens_.stop_token_ids; }
+  base::Result<std::vector<Segment>> render(const Conversation& conversation, const RenderOptions& options) const final;
+
+ protected:
+  // `name` is in static memory.
+  FamilyChatFormat(std::string_view name, ChatTokens tokens) : name_(name), tokens_(std::move(tokens)) {}
+
+ private:
+  virtual ChatAbilities abilities() const = 0;
+  // Writes a conversation that is not empty, with options that abilities() allow.
+  virtual base::Status write(const Conversation& conversation, const RenderOptions& options,
+                             PromptWriter& out) const = 0;
+
+  std::string_view name_;
+  ChatTokens tokens_;
+};
+
+// A message's content; null is the empty text.
+inline std::string_view content_of(const ChatMessage& message) {
+  return message.content ? std::string_view(*message.content) : std::string_view();
+}
 
 // The declarations of the tools, in order. The error names tools[index].
 base::Result<std::vector<PythonValue>> parse_tools(const Conversation& conversation, ValueBudget& budget);

@@ -21,7 +21,6 @@
 #include <array>
 
 #include "tessera/text/chat_families.h"
-#include "tessera/text/chat_markup.h"
 
 namespace tessera::text {
 namespace {
@@ -48,8 +47,7 @@ constexpr std::array<Variant, 5> kVariants = {{
     {"glm51", Version::kGlm51},
     {"glm52", Version::kGlm52},
 }};
-constexpr std::array<std::string_view, 5> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
-                                                    kVariants[3].name, kVariants[4].name};
+constexpr auto kNames = names_of(kVariants);
 
 constexpr std::string_view kToolsBegin =
     "<|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
@@ -92,26 +90,26 @@ struct Rendering {
   const Conversation& conversation;
   const RenderOptions& options;
   Turns turns;
-  PromptWriter out;
+  PromptWriter& out;
   ValueBudget budget = {};
 };
 
-class GlmChatFormat : public ChatFormat {
+class GlmChatFormat : public FamilyChatFormat {
  public:
-  GlmChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
-      : variant_(variant), markup_(std::move(markup)), stop_token_ids_(std::move(stop_token_ids)) {}
+  GlmChatFormat(const Variant& variant, ChatTokens tokens)
+      : FamilyChatFormat(variant.name, std::move(tokens)), variant_(variant) {}
 
-  std::string_view name() const override { return variant_.name; }
-  const std::vector<TokenId>& stop_token_ids() const override { return stop_token_ids_; }
+  OutputSyntax output_syntax(const RenderOptions& options) const override {
+    const bool inside =
+        opens_reasoning() && options.thinking.value_or(true) && options.generation_prompt == GenerationPrompt::kAdd;
+    return {inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside, ToolCallSyntax::kGlm};
+  }
 
-  base::Result<std::vector<Segment>> render(const Conversation& conversation,
-                                            const RenderOptions& options) const override {
-    TESSERA_RETURN_IF_ERROR(check_conversation(conversation));
-    TESSERA_RETURN_IF_ERROR(check_options(variant_.name, options, abilities()));
+ private:
+  base::Status write(const Conversation& conversation, const RenderOptions& options, PromptWriter& out) const override {
     const std::vector<ChatMessage>& messages = conversation.messages;
     const bool thinking = options.thinking.value_or(true);
-    Rendering rendering{conversation, options, turns_of(messages), PromptWriter(markup_)};
-    PromptWriter& out = rendering.out;
+    Rendering rendering{conversation, options, turns_of(messages), out};
     out.markup("[gMASK]<sop>");
     if (variant_.version == Version::kGlm52 && thinking) {
       out.markup(options.reasoning_effort == "high" ? "<|system|>Reasoning Effort: High"
@@ -120,7 +118,7 @@ class GlmChatFormat : public ChatFormat {
     if (!conversation.tools.empty()) TESSERA_RETURN_IF_ERROR(write_tools(rendering));
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const ChatMessage& message = messages[i];
-      const std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
+      const std::string_view content = content_of(message);
       switch (message.role) {
         case Role::kSystem:
         case Role::kDeveloper:
@@ -148,16 +146,9 @@ class GlmChatFormat : public ChatFormat {
         out.markup("<think>");
       }
     }
-    return out.take();
+    return {};
   }
 
-  OutputSyntax output_syntax(const RenderOptions& options) const override {
-    const bool inside =
-        opens_reasoning() && options.thinking.value_or(true) && options.generation_prompt == GenerationPrompt::kAdd;
-    return {inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside, ToolCallSyntax::kGlm};
-  }
-
- private:
   bool in_lines() const { return variant_.version == Version::kGlm45; }
   bool opens_reasoning() const { return variant_.version != Version::kGlm45; }
   // From GLM-5.1 on, reasoning is written as it came, even if it is empty.
@@ -169,7 +160,7 @@ class GlmChatFormat : public ChatFormat {
     return version == Version::kGlm47 || version == Version::kGlm51 ? "</think>" : "<think></think>";
   }
 
-  ChatAbilities abilities() const {
+  ChatAbilities abilities() const override {
     using KeepReasoning = ChatAbilities::KeepReasoning;
     ChatAbilities abilities{.thinking = Thinking::kChoice};
     if (variant_.version != Version::kGlm45) abilities.keep_reasoning = KeepReasoning::kChoice;
@@ -234,7 +225,7 @@ class GlmChatFormat : public ChatFormat {
     const Turns& turns = rendering.turns;
     PromptWriter& out = rendering.out;
     const ChatMessage& message = conversation.messages[index];
-    std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
+    std::string_view content = content_of(message);
     const auto reasoning = reasoning_of(message, index, turns, options.thinking.value_or(true), content);
     const bool kept = options.keep_reasoning.value_or(false) || index >= turns.after_last_user;
     out.markup("<|assistant|>").markup(newline());
@@ -265,15 +256,12 @@ class GlmChatFormat : public ChatFormat {
   }
 
   Variant variant_;
-  Markup markup_;
-  std::vector<TokenId> stop_token_ids_;
 };
 
 std::string_view recognize_glm(const ChatCheckpoint& checkpoint) {
   const std::string_view type = checkpoint.model_type;
-  const std::string_view text = checkpoint.chat_template;
-  const auto says = [text](std::string_view words) { return text.find(words) != std::string_view::npos; };
-  if ((type != "glm4_moe" && type != "glm_moe_dsa") || !text.starts_with("[gMASK]<sop>")) return "";
+  const auto says = [&](std::string_view words) { return checkpoint.template_says(words); };
+  if ((type != "glm4_moe" && type != "glm_moe_dsa") || !checkpoint.chat_template.starts_with("[gMASK]<sop>")) return "";
   // GLM-5.3's, which is another format.
   if (says("'low'")) return "";
   if (says("Reasoning Effort: ")) return "glm52";
@@ -286,9 +274,8 @@ base::Result<std::unique_ptr<const ChatFormat>> create_glm(std::string_view name
   const Variant variant = *std::ranges::find(kVariants, name, &Variant::name);
   std::vector<std::string_view> markers(kMarkers.begin(), kMarkers.end());
   if (variant.version == Version::kGlm45) markers.push_back("/nothink");
-  TESSERA_ASSIGN_OR_RETURN(Markup markup, Markup::create(name, checkpoint.tokenizer, markers));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> stops, chat_stop_ids(name, checkpoint.tokenizer, kStops));
-  return std::make_unique<const GlmChatFormat>(variant, std::move(markup), std::move(stops));
+  TESSERA_ASSIGN_OR_RETURN(ChatTokens tokens, ChatTokens::create(name, checkpoint.tokenizer, markers, kStops));
+  return std::make_unique<const GlmChatFormat>(variant, std::move(tokens));
 }
 
 }  // namespace

@@ -30,7 +30,6 @@
 #include <set>
 
 #include "tessera/text/chat_families.h"
-#include "tessera/text/chat_markup.h"
 #include "tessera/text/typescript_tools.h"
 
 namespace tessera::text {
@@ -79,8 +78,7 @@ constexpr std::array<Variant, 5> kVariants = {{
     {"kimi_k26", Reasoning::kPreservable, ToolStyle::kTypescript, "", ""},
     {"kimi_k27_code", Reasoning::kPreserved, ToolStyle::kTypescript, "", ""},
 }};
-constexpr std::array<std::string_view, 5> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
-                                                    kVariants[3].name, kVariants[4].name};
+constexpr auto kNames = names_of(kVariants);
 
 // functions.NAME:INDEX.
 bool is_kimi_id(std::string_view id) {
@@ -163,20 +161,23 @@ class CallIds {
   std::size_t unanswered_ = 0;
 };
 
-class KimiChatFormat : public ChatFormat {
+class KimiChatFormat : public FamilyChatFormat {
  public:
-  KimiChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
-      : variant_(variant), markup_(std::move(markup)), stop_token_ids_(std::move(stop_token_ids)) {}
+  KimiChatFormat(const Variant& variant, ChatTokens tokens)
+      : FamilyChatFormat(variant.name, std::move(tokens)), variant_(variant) {}
 
-  std::string_view name() const override { return variant_.name; }
-  const std::vector<TokenId>& stop_token_ids() const override { return stop_token_ids_; }
+  OutputSyntax output_syntax(const RenderOptions& options) const override {
+    OutputSyntax syntax{ReasoningSyntax::kNone, ToolCallSyntax::kKimi};
+    if (variant_.reasoning == Reasoning::kNone) return syntax;
+    const bool inside =
+        opens_reasoning() && options.thinking.value_or(true) && options.generation_prompt == GenerationPrompt::kAdd;
+    syntax.reasoning = inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside;
+    return syntax;
+  }
 
-  base::Result<std::vector<Segment>> render(const Conversation& conversation,
-                                            const RenderOptions& options) const override {
-    TESSERA_RETURN_IF_ERROR(check_conversation(conversation));
-    TESSERA_RETURN_IF_ERROR(check_options(variant_.name, options, abilities()));
+ private:
+  base::Status write(const Conversation& conversation, const RenderOptions& options, PromptWriter& out) const override {
     const std::vector<ChatMessage>& messages = conversation.messages;
-    PromptWriter out(markup_);
     if (!conversation.tools.empty()) {
       TESSERA_ASSIGN_OR_RETURN(const std::string tools, declared(conversation));
       out.markup("<|im_system|>tool_declare<|im_middle|>").text(tools).markup("<|im_end|>");
@@ -200,14 +201,14 @@ class KimiChatFormat : public ChatFormat {
       if (message.role == Role::kTool) {
         const std::optional<std::string> id = ids.answered(message.tool_call_id);
         if (!id.has_value()) {
-          return base::failure(base::invalid_argument(
+          return base::invalid_argument(
               fmt::format("messages[{}].tool_call_id: is missing, and {} earlier calls have no result yet; the chat "
                           "format {} needs the id of the call",
-                          i, ids.unanswered(), variant_.name)));
+                          i, ids.unanswered(), variant_.name));
         }
         out.markup("## Return of ").text(*id).markup("\n");
       }
-      out.text(message.content.value_or(""));
+      out.text(content_of(message));
       if (message.role == Role::kAssistant) write_calls(message, ids, out);
       out.markup("<|im_end|>");
     }
@@ -215,24 +216,14 @@ class KimiChatFormat : public ChatFormat {
       out.markup("<|im_assistant|>assistant<|im_middle|>");
       if (opens_reasoning()) out.markup(options.thinking.value_or(true) ? "<think>" : "<think></think>");
     }
-    return out.take();
+    return {};
   }
 
-  OutputSyntax output_syntax(const RenderOptions& options) const override {
-    OutputSyntax syntax{ReasoningSyntax::kNone, ToolCallSyntax::kKimi};
-    if (variant_.reasoning == Reasoning::kNone) return syntax;
-    const bool inside =
-        opens_reasoning() && options.thinking.value_or(true) && options.generation_prompt == GenerationPrompt::kAdd;
-    syntax.reasoning = inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside;
-    return syntax;
-  }
-
- private:
   bool opens_reasoning() const {
     return variant_.reasoning != Reasoning::kNone && variant_.reasoning != Reasoning::kAlways;
   }
 
-  ChatAbilities abilities() const {
+  ChatAbilities abilities() const override {
     using KeepReasoning = ChatAbilities::KeepReasoning;
     switch (variant_.reasoning) {
       case Reasoning::kNone:
@@ -299,14 +290,11 @@ class KimiChatFormat : public ChatFormat {
   }
 
   Variant variant_;
-  Markup markup_;
-  std::vector<TokenId> stop_token_ids_;
 };
 
 std::string_view recognize_kimi(const ChatCheckpoint& checkpoint) {
   const std::string_view type = checkpoint.model_type;
-  const std::string_view text = checkpoint.chat_template;
-  const auto says = [text](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  const auto says = [&](std::string_view words) { return checkpoint.template_says(words); };
   if ((type != "kimi_k2" && type != "kimi_k25" && type != "deepseek_v3") || !says("<|im_middle|>")) return "";
   const bool has_default = says(kKimiSystem) || says(kPocketSystem);
   if (says("tools_ts_str")) {
@@ -321,7 +309,7 @@ std::string_view recognize_kimi(const ChatCheckpoint& checkpoint) {
 
 base::Result<std::unique_ptr<const ChatFormat>> create_kimi(std::string_view name, const ChatCheckpoint& checkpoint) {
   Variant variant = *std::ranges::find(kVariants, name, &Variant::name);
-  const auto says = [&](std::string_view words) { return checkpoint.chat_template.find(words) != std::string::npos; };
+  const auto says = [&](std::string_view words) { return checkpoint.template_says(words); };
   if (says(kPocketSystem)) {
     variant.default_system = kPocketSystem;
     variant.after_default_system = "";
@@ -330,9 +318,8 @@ base::Result<std::unique_ptr<const ChatFormat>> create_kimi(std::string_view nam
   std::vector<std::string_view> markers(kMarkers.begin(), kMarkers.end());
   markers.insert(markers.end(), kToolMarkers.begin(), kToolMarkers.end());
   if (variant.reasoning != Reasoning::kNone) markers.insert(markers.end(), kThinkMarkers.begin(), kThinkMarkers.end());
-  TESSERA_ASSIGN_OR_RETURN(Markup markup, Markup::create(name, checkpoint.tokenizer, markers));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> stops, chat_stop_ids(name, checkpoint.tokenizer, kStops));
-  return std::make_unique<const KimiChatFormat>(variant, std::move(markup), std::move(stops));
+  TESSERA_ASSIGN_OR_RETURN(ChatTokens tokens, ChatTokens::create(name, checkpoint.tokenizer, markers, kStops));
+  return std::make_unique<const KimiChatFormat>(variant, std::move(tokens));
 }
 
 }  // namespace

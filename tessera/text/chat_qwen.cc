@@ -15,7 +15,6 @@
 #include <array>
 
 #include "tessera/text/chat_families.h"
-#include "tessera/text/chat_markup.h"
 
 namespace tessera::text {
 namespace {
@@ -48,36 +47,38 @@ constexpr std::array<Variant, 4> kVariants = {{
     {"qwen3_instruct_2507", Version::kQwen3Instruct2507},
     {"qwen3_thinking_2507", Version::kQwen3Thinking2507},
 }};
-constexpr std::array<std::string_view, 4> kNames = {kVariants[0].name, kVariants[1].name, kVariants[2].name,
-                                                    kVariants[3].name};
+constexpr auto kNames = names_of(kVariants);
 
 // A rendering under way.
 struct Rendering {
   const Conversation& conversation;
   std::size_t after_last_query;
-  PromptWriter out;
+  PromptWriter& out;
   ValueBudget budget = {};
 };
 
-class QwenChatFormat : public ChatFormat {
+class QwenChatFormat : public FamilyChatFormat {
  public:
-  QwenChatFormat(const Variant& variant, Markup markup, std::vector<TokenId> stop_token_ids)
-      : variant_(variant), markup_(std::move(markup)), stop_token_ids_(std::move(stop_token_ids)) {}
+  QwenChatFormat(const Variant& variant, ChatTokens tokens)
+      : FamilyChatFormat(variant.name, std::move(tokens)), variant_(variant) {}
 
-  std::string_view name() const override { return variant_.name; }
-  const std::vector<TokenId>& stop_token_ids() const override { return stop_token_ids_; }
+  OutputSyntax output_syntax(const RenderOptions& options) const override {
+    OutputSyntax syntax{ReasoningSyntax::kNone, ToolCallSyntax::kHermes};
+    if (!reasons()) return syntax;
+    const bool inside =
+        variant_.version == Version::kQwen3Thinking2507 && options.generation_prompt == GenerationPrompt::kAdd;
+    syntax.reasoning = inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside;
+    return syntax;
+  }
 
-  base::Result<std::vector<Segment>> render(const Conversation& conversation,
-                                            const RenderOptions& options) const override {
-    TESSERA_RETURN_IF_ERROR(check_conversation(conversation));
-    TESSERA_RETURN_IF_ERROR(check_options(variant_.name, options, abilities()));
+ private:
+  base::Status write(const Conversation& conversation, const RenderOptions& options, PromptWriter& out) const override {
     const std::vector<ChatMessage>& messages = conversation.messages;
-    Rendering rendering{conversation, end_of_queries(messages), PromptWriter(markup_)};
-    PromptWriter& out = rendering.out;
+    Rendering rendering{conversation, end_of_queries(messages), out};
     TESSERA_RETURN_IF_ERROR(write_beginning(rendering));
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const ChatMessage& message = messages[i];
-      const std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
+      const std::string_view content = content_of(message);
       switch (message.role) {
         case Role::kSystem:
         case Role::kDeveloper:
@@ -105,24 +106,14 @@ class QwenChatFormat : public ChatFormat {
         out.markup("<think>\n\n</think>\n\n");
       }
     }
-    return out.take();
+    return {};
   }
 
-  OutputSyntax output_syntax(const RenderOptions& options) const override {
-    OutputSyntax syntax{ReasoningSyntax::kNone, ToolCallSyntax::kHermes};
-    if (!reasons()) return syntax;
-    const bool inside =
-        variant_.version == Version::kQwen3Thinking2507 && options.generation_prompt == GenerationPrompt::kAdd;
-    syntax.reasoning = inside ? ReasoningSyntax::kInside : ReasoningSyntax::kOutside;
-    return syntax;
-  }
-
- private:
   bool reasons() const {
     return variant_.version == Version::kQwen3 || variant_.version == Version::kQwen3Thinking2507;
   }
 
-  ChatAbilities abilities() const {
+  ChatAbilities abilities() const override {
     switch (variant_.version) {
       case Version::kQwen3:
         return {.thinking = Thinking::kChoice};
@@ -145,7 +136,7 @@ class QwenChatFormat : public ChatFormat {
     if (!has_system && !has_default && conversation.tools.empty()) return {};
     out.markup("<|im_start|>system\n");
     if (has_system) {
-      out.text(first.content.value_or(""));
+      out.text(content_of(first));
     } else if (has_default) {
       out.markup(kQwen25System);
     }
@@ -170,7 +161,7 @@ class QwenChatFormat : public ChatFormat {
     for (std::size_t i = messages.size(); i > 0; --i) {
       const ChatMessage& message = messages[i - 1];
       if (message.role != Role::kUser) continue;
-      const std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
+      const std::string_view content = content_of(message);
       if (!content.starts_with("<tool_response>") || !content.ends_with("</tool_response>")) return i;
     }
     return messages.size();
@@ -180,7 +171,7 @@ class QwenChatFormat : public ChatFormat {
     const Conversation& conversation = rendering.conversation;
     PromptWriter& out = rendering.out;
     const ChatMessage& message = conversation.messages[index];
-    std::string_view content = message.content ? std::string_view(*message.content) : std::string_view();
+    std::string_view content = content_of(message);
     // Qwen2.5 begins the line of its content, or of the first call, with the newline that the others put behind the
     // role.
     const bool newline_later = variant_.version == Version::kQwen25 && !message.tool_calls.empty();
@@ -223,13 +214,10 @@ class QwenChatFormat : public ChatFormat {
   }
 
   Variant variant_;
-  Markup markup_;
-  std::vector<TokenId> stop_token_ids_;
 };
 
 std::string_view recognize_qwen(const ChatCheckpoint& checkpoint) {
-  const std::string_view text = checkpoint.chat_template;
-  const auto says = [text](std::string_view words) { return text.find(words) != std::string_view::npos; };
+  const auto says = [&](std::string_view words) { return checkpoint.template_says(words); };
   if (!says("<|im_start|>") || !says("<args-json-object>")) return "";
   if (checkpoint.model_type == "qwen2") return says(kQwen25System) && !says("<think>") ? "qwen25" : "";
   if (checkpoint.model_type != "qwen3") return "";
@@ -241,9 +229,8 @@ base::Result<std::unique_ptr<const ChatFormat>> create_qwen(std::string_view nam
   const Variant variant = *std::ranges::find(kVariants, name, &Variant::name);
   std::vector<std::string_view> markers(kMarkers.begin(), kMarkers.end());
   if (variant.version != Version::kQwen25) markers.insert(markers.end(), kQwen3Markers.begin(), kQwen3Markers.end());
-  TESSERA_ASSIGN_OR_RETURN(Markup markup, Markup::create(name, checkpoint.tokenizer, markers));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> stops, chat_stop_ids(name, checkpoint.tokenizer, kStops));
-  return std::make_unique<const QwenChatFormat>(variant, std::move(markup), std::move(stops));
+  TESSERA_ASSIGN_OR_RETURN(ChatTokens tokens, ChatTokens::create(name, checkpoint.tokenizer, markers, kStops));
+  return std::make_unique<const QwenChatFormat>(variant, std::move(tokens));
 }
 
 }  // namespace
