@@ -129,19 +129,19 @@ void SequencePages::begin_receive(const Sequence& sequence, std::int64_t first, 
   for (std::int64_t j = first; j < last; ++j) pool_.begin_receive(sequence.leases[static_cast<std::size_t>(j)]);
 }
 
+bool SequencePages::is_in_transfer(const Lease& lease) const {
+  return pool_.is_current(lease) && pool_.state(lease.page) == kv_cache::PageState::kInTransfer;
+}
+
 void SequencePages::end_receive(const Sequence& sequence) {
   for (const Lease& lease : sequence.leases) {
-    if (pool_.is_current(lease) && pool_.state(lease.page) == kv_cache::PageState::kInTransfer) {
-      pool_.end_receive(lease);
-    }
+    if (is_in_transfer(lease)) pool_.end_receive(lease);
   }
 }
 
 void SequencePages::fence_received(const Sequence& sequence) {
   for (const Lease& lease : sequence.leases) {
-    if (pool_.is_current(lease) && pool_.state(lease.page) == kv_cache::PageState::kInTransfer) {
-      pool_.fence(stream_, lease.page);
-    }
+    if (is_in_transfer(lease)) pool_.fence(stream_, lease.page);
   }
 }
 

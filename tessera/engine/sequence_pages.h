@@ -58,6 +58,7 @@ class SequencePages {
   base::Result<std::vector<kv_cache::Lease>> allocate(const Sequence& sequence, std::int64_t first_position,
                                                       std::int64_t count);
   std::span<const kv_cache::Lease> pages_of(const Sequence& sequence, std::int64_t start, std::int64_t count) const;
+  bool is_in_transfer(const kv_cache::Lease& lease) const;
   kv_cache::PrefixScope scope_of(const Sequence& sequence) const;
   void changed(Sequence& sequence) { sequence.leases_epoch = ++last_epoch_; }
 

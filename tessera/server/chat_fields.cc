@@ -33,6 +33,28 @@ bool is_declarable_name(std::string_view name) {
   });
 }
 
+// Reads an array of at most `size_max` objects: calls read_one(fields of the object, its text, the object) for each, up
+// to the first mistake. `source` is the text of the object that has the array. False if the array is absent or null.
+template <typename ReadOne>
+bool read_objects(JsonFields& fields, std::string_view source, std::string_view name, std::int64_t size_max,
+                  const ReadOne& read_one) {
+  const json::array* array = fields.array(name, static_cast<std::size_t>(size_max));
+  if (array == nullptr) return false;
+  const std::vector<std::string_view> sources = element_sources(member_source(source, name));
+  for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
+    const std::string element = fmt::format("{}[{}]", name, i);
+    const json::object* object = (*array)[i].if_object();
+    if (object == nullptr) {
+      fields.fail(element, "expected an object");
+      break;
+    }
+    JsonFields inner(*object, fields.path(element));
+    read_one(inner, sources[i], *object);
+    fields.adopt(inner);
+  }
+  return true;
+}
+
 // A message's content: a string, or parts of which only text is known here. Empty: null, absent, or a mistake.
 std::optional<std::string> read_content(JsonFields& fields) {
   const json::value* content = fields.value("content");
@@ -87,24 +109,19 @@ void read_called_function(JsonFields& fields, std::string_view source, text::Val
 
 void read_tool_calls(JsonFields& fields, std::string_view source, text::ValueBudget& budget,
                      text::ChatMessage& message) {
-  const json::array* array = fields.array("tool_calls", static_cast<std::size_t>(limits::kToolCallsMax));
-  if (array == nullptr) return;
-  if (!array->empty() && message.role != text::Role::kAssistant) {
-    return fields.fail("tool_calls", "only an assistant's message has calls");
-  }
-  const std::vector<std::string_view> sources = element_sources(member_source(source, "tool_calls"));
-  for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
-    const std::string name = fmt::format("tool_calls[{}]", i);
-    if (!(*array)[i].is_object()) return fields.fail(name, "expected an object");
-    JsonFields inner((*array)[i].get_object(), fields.path(name));
+  const auto read_call = [&](JsonFields& inner, std::string_view call_source, const json::object&) {
     text::ToolCall call;
     call.id = inner.string("id", static_cast<std::size_t>(limits::kToolCallIdBytesMax)).value_or("");
     inner.refuse_unless("type", "function");
-    read_called_function(inner, sources[i], budget, call);
+    read_called_function(inner, call_source, budget, call);
     inner.accept_ignored({"index"});  // Of a streamed delta, which some clients keep.
-    fields.adopt(inner);
     message.tool_calls.push_back(std::move(call));
+  };
+  const json::array* calls = fields.array("tool_calls", static_cast<std::size_t>(limits::kToolCallsMax));
+  if (calls != nullptr && !calls->empty() && message.role != text::Role::kAssistant) {
+    return fields.fail("tool_calls", "only an assistant's message has calls");
   }
+  read_objects(fields, source, "tool_calls", limits::kToolCallsMax, read_call);
 }
 
 // Both names in which servers give reasoning, and so in which clients send it back.
@@ -151,19 +168,12 @@ text::ChatMessage read_message(JsonFields& fields, std::string_view source, text
 }
 
 void read_messages(JsonFields& fields, std::string_view body, std::vector<text::ChatMessage>& messages) {
-  const json::array* array = fields.array("messages", static_cast<std::size_t>(limits::kMessagesMax));
-  if (array == nullptr) return;
-  if (array->empty()) return fields.fail("messages", "at least one message is needed");
-  messages.reserve(array->size());
-  const std::vector<std::string_view> sources = element_sources(member_source(body, "messages"));
   text::ValueBudget budget;
-  for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
-    const std::string path = fmt::format("messages[{}]", i);
-    if (!(*array)[i].is_object()) return fields.fail(path, "expected an object");
-    JsonFields inner((*array)[i].get_object(), path);
-    messages.push_back(read_message(inner, sources[i], budget));
-    fields.adopt(inner);
-  }
+  const auto read = [&](JsonFields& inner, std::string_view source, const json::object&) {
+    messages.push_back(read_message(inner, source, budget));
+  };
+  const bool given = read_objects(fields, body, "messages", limits::kMessagesMax, read);
+  if (given && messages.empty() && fields.ok()) fields.fail("messages", "at least one message is needed");
 }
 
 // A declaration is rendered as it was sent, so only what the server itself relies on is looked at.
@@ -184,22 +194,17 @@ void check_function(JsonFields& fields) {
 }
 
 void read_tools(JsonFields& fields, std::string_view body, std::vector<text::Tool>& tools) {
-  const json::array* array = fields.array("tools", static_cast<std::size_t>(limits::kToolsMax));
-  if (array != nullptr) {
-    const std::vector<std::string_view> sources = element_sources(member_source(body, "tools"));
-    for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
-      const std::string path = fmt::format("tools[{}]", i);
-      if (!(*array)[i].is_object()) return fields.fail(path, "expected an object");
-      JsonFields inner((*array)[i].get_object(), path);
-      inner.require("type");
-      const std::string type = inner.string("type", kWordBytesMax).value_or("function");
-      if (type != "function") inner.fail("type", fmt::format("'{}' is not supported; only function is", type));
-      check_function(inner);
-      inner.accept_rest();
-      fields.adopt(inner);
-      tools.push_back({(*array)[i].get_object(), std::string(sources[i])});
-    }
-  }
+  read_objects(fields, body, "tools", limits::kToolsMax,
+               [&](JsonFields& inner, std::string_view source, const json::object& declaration) {
+                 inner.require("type");
+                 const std::string type = inner.string("type", kWordBytesMax).value_or("function");
+                 if (type != "function") {
+                   inner.fail("type", fmt::format("'{}' is not supported; only function is", type));
+                 }
+                 check_function(inner);
+                 inner.accept_rest();
+                 tools.push_back({declaration, std::string(source)});
+               });
   if (!fields.boolean("parallel_tool_calls").value_or(true) && !tools.empty()) {
     fields.fail("parallel_tool_calls", "this server cannot keep a model from making several calls; leave it out");
   }

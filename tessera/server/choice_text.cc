@@ -19,7 +19,10 @@ base::Result<ChoiceText> ChoiceText::create(const text::Tokenizer& tokenizer, co
     kept.push_back(*id);
     markers.push_back({*id, spelling});
   }
-  const bool has_tokens = tokenizer.token_id("<think>").has_value() && tokenizer.token_id("</think>").has_value();
+  const std::vector<std::string_view> reasoning =
+      text::marker_spellings({options.syntax.reasoning, text::ToolCallSyntax::kNone});
+  const bool has_tokens = std::ranges::all_of(
+      reasoning, [&](std::string_view spelling) { return tokenizer.token_id(spelling).has_value(); });
   text::OutputParser parser(options.syntax, tools,
                             has_tokens ? text::ReasoningMarkers::kTokens : text::ReasoningMarkers::kSpelled);
   return ChoiceText(text::IncrementalDetokenizer(tokenizer, text::SpecialTokens::kSkip, std::move(kept)),

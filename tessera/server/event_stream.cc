@@ -279,9 +279,8 @@ net::awaitable<bool> answer_generation(Connection& connection, Generation genera
     co_return co_await write_response(connection, response, version, keep_alive, headers);
   }
   if (!streaming) co_return false;
-  const bool written = co_await end_stream(run, writer);
-  const bool kept = written && version > 10;
-  co_return kept;
+  if (!co_await end_stream(run, writer)) co_return false;
+  co_return version > 10;
 }
 
 }  // namespace tessera::server

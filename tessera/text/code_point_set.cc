@@ -17,14 +17,6 @@ constexpr std::uint32_t kNumericBit = 0x40;
 constexpr std::array<std::string_view, 9> kCategories = {"Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P", "S"};
 constexpr std::uint32_t kLastLetter = 5;
 
-template <std::uint32_t kCategory>
-bool has_category(std::uint32_t kind) {
-  return (kind & kCategoryBits) == kCategory;
-}
-constexpr std::array kHasCategory = {has_category<1>, has_category<2>, has_category<3>,
-                                     has_category<4>, has_category<5>, has_category<6>,
-                                     has_category<7>, has_category<8>, has_category<9>};
-
 }  // namespace
 
 CodePointSet CodePointSet::range(char32_t first, char32_t last) {
@@ -33,7 +25,8 @@ CodePointSet CodePointSet::range(char32_t first, char32_t last) {
   return set;
 }
 
-CodePointSet CodePointSet::of_kinds(bool (*holds)(std::uint32_t kind)) {
+template <typename Holds>
+CodePointSet CodePointSet::of_kinds(const Holds& holds) {
   CodePointSet set;
   bool inside = false;
   for (const std::uint32_t run : kUnicodeRuns) {
@@ -52,7 +45,8 @@ std::optional<CodePointSet> CodePointSet::property(std::string_view name) {
   }
   const auto* const found = std::ranges::find(kCategories, name);
   if (found == kCategories.end()) return std::nullopt;
-  return of_kinds(kHasCategory[static_cast<std::size_t>(found - kCategories.begin())]);
+  const auto category = static_cast<std::uint32_t>(found - kCategories.begin() + 1);
+  return of_kinds([category](std::uint32_t kind) { return (kind & kCategoryBits) == category; });
 }
 
 CodePointSet CodePointSet::white_space() {

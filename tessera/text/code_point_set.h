@@ -31,7 +31,9 @@ class CodePointSet {
   bool operator==(const CodePointSet&) const = default;
 
  private:
-  static CodePointSet of_kinds(bool (*holds)(std::uint32_t kind));
+  // Of the kinds (unicode_table.h) for which `holds` does.
+  template <typename Holds>
+  static CodePointSet of_kinds(const Holds& holds);
   std::vector<char32_t> edges_;
 };
 

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/json/basic_parser_impl.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <unordered_map>
+
+#include "tessera/text/json_escape.h"
+#include "tessera/text/utf8.h"
 
 namespace tessera::text {
 namespace json = boost::json;
@@ -135,37 +137,7 @@ class ValueHandler {
 
 void append_json_string(std::string_view text, std::string& out) {
   out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
+  append_json_escaped(text, out);
   out += '"';
 }
 
@@ -240,29 +212,18 @@ void append_repr(const PythonValue& value, std::string& out) {
   }
 }
 
-// The length of the white space character that begins (from_end false) or ends `text`; 0 if it is none. The set is
-// Python's str.isspace(): U+0009 to U+000D, U+001C to U+0020, U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029,
-// U+202F, U+205F, U+3000.
-bool is_ascii_space(char c) { return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20); }
-bool is_wide_space(std::string_view text) {
-  constexpr std::array<std::string_view, 19> kWide = {
-      "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
-      "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
-  return std::find(kWide.begin(), kWide.end(), text) != kWide.end();
-}
+// The length of the white space character that begins or ends `text`; 0 if there is none.
 std::size_t leading_space(std::string_view text) {
   if (text.empty()) return 0;
-  if (is_ascii_space(text.front())) return 1;
-  for (const std::size_t length : {std::size_t{2}, std::size_t{3}}) {
-    if (is_wide_space(text.substr(0, length))) return length;
-  }
-  return 0;
+  const Utf8Unit first = next_utf8_unit(text);
+  const bool is_space = first.kind == Utf8Unit::Kind::kCharacter && is_python_space(utf8_code_point(text));
+  return is_space ? first.length : 0;
 }
 std::size_t trailing_space(std::string_view text) {
-  if (text.empty()) return 0;
-  if (is_ascii_space(text.back())) return 1;
-  for (const std::size_t length : {std::size_t{2}, std::size_t{3}}) {
-    if (text.size() >= length && is_wide_space(text.substr(text.size() - length))) return length;
+  constexpr std::size_t kLongest = 3;
+  for (std::size_t length = 1; length <= std::min(kLongest, text.size()); ++length) {
+    const std::string_view last = text.substr(text.size() - length);
+    if (leading_space(last) == length) return length;
   }
   return 0;
 }

@@ -55,6 +55,11 @@ std::string python_str(const PythonValue& value);
 // repr() of a float: the shortest decimal that reads back as the same number: 1.0, 1e-05, 1e+16.
 std::string python_float(double value);
 
+// str.isspace() of a character.
+constexpr bool is_python_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
 // str.strip(): without white space as Unicode has it, at both ends. A view into `text`.
 std::string_view python_strip(std::string_view text);
 // str.strip(), str.lstrip() and str.rstrip() of newlines alone.

@@ -12,6 +12,7 @@
 
 #include "tessera/base/limits.h"
 #include "tessera/text/json_reader.h"
+#include "tessera/text/python_value.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::text {
@@ -73,7 +74,7 @@ class Reader {
  public:
   base::Result<Vocabulary> read(std::string_view ranks, const json::value& tokenizer_config) {
     TESSERA_RETURN_IF_ERROR(read_ranks(ranks).with_context("tiktoken.model"));
-    TESSERA_RETURN_IF_ERROR(add_merges().with_context("tiktoken.model"));
+    add_merges();
     TESSERA_RETURN_IF_ERROR(read_control_tokens(tokenizer_config).with_context("tokenizer_config.json"));
     base::Result<RegexSplitter> splitter = RegexSplitter::create(kKimiPattern);
     if (!splitter.has_value()) return base::failure(splitter.error());
@@ -142,7 +143,7 @@ class Reader {
   }
 
   // Every way in which two tokens make a third.
-  base::Status add_merges() {
+  void add_merges() {
     for (std::size_t i = 0; i < out_.tokens.size(); ++i) {
       const std::string_view bytes = out_.tokens[i]->bytes;
       for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
@@ -154,7 +155,6 @@ class Reader {
         }
       }
     }
-    return {};
   }
 
   base::Status read_control_tokens(const json::value& root) {
@@ -181,7 +181,7 @@ class Reader {
           token.check_names({"content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
       TESSERA_ASSIGN_OR_RETURN(const std::string_view content, token.string("content"));
       TESSERA_ASSIGN_OR_RETURN(const bool special, token.boolean("special", false));
-      // Added tokens that take in the space around them, or are found between words only, are not implemented.
+      // As in tokenizer.json: such tokens would have to be found in user text, which never becomes one.
       for (const std::string_view flag : {"single_word", "lstrip", "rstrip"}) {
         TESSERA_ASSIGN_OR_RETURN(const bool is_set, token.boolean(flag, false));
         if (is_set) return wrong(token.where(flag), "is true, expected false");
@@ -209,12 +209,6 @@ class Reader {
   std::int64_t lines_ = 0;                                    // Of the file, and one more if it ends in a line end.
   std::unordered_map<std::string_view, std::int32_t> id_of_;  // Of the ranks; views of out_.tokens.
 };
-
-// As Python's str.isspace(), which the vendor's tokenizer asks.
-bool is_python_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
 
 }  // namespace
 

@@ -1,37 +1,15 @@
 #include "tessera/text/tool_calls.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <iterator>
 
 #include "tessera/base/limits.h"
+#include "tessera/text/utf8.h"
 
 namespace tessera::text {
 namespace {
 
 // An id or a name with some white space around it. What the sink accepts is shorter.
 constexpr std::size_t kCallHeaderBytesMax = 2 * base::limits::kToolCallIdBytesMax;
-
-void append_utf8(std::uint32_t code_point, std::string& out) {
-  const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
-  const auto continuation = [&](int shift) { byte(0x80 | ((code_point >> shift) & 0x3F)); };
-  if (code_point < 0x80) {
-    byte(code_point);
-  } else if (code_point < 0x800) {
-    byte(0xC0 | (code_point >> 6));
-    continuation(0);
-  } else if (code_point < 0x10000) {
-    byte(0xE0 | (code_point >> 12));
-    continuation(6);
-    continuation(0);
-  } else {
-    byte(0xF0 | (code_point >> 18));
-    continuation(12);
-    continuation(6);
-    continuation(0);
-  }
-}
 
 }  // namespace
 
@@ -148,26 +126,6 @@ void JsonStringDecoder::code_unit(std::uint32_t unit, std::string& out) {
 void JsonStringDecoder::lone_surrogate(std::string& out) {
   if (high_surrogate_ != 0) append_utf8(0xFFFD, out);
   high_surrogate_ = 0;
-}
-
-void append_json_escaped(std::string_view text, std::string& out) {
-  std::size_t plain = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char byte = text[i];
-    if (byte != '"' && byte != '\\' && static_cast<unsigned char>(byte) >= 0x20) continue;
-    out += text.substr(plain, i - plain);
-    plain = i + 1;
-    constexpr std::string_view kMeanings = "\b\f\n\r\t\"\\";
-    constexpr std::string_view kEscapes = "bfnrt\"\\";
-    const std::size_t known = kMeanings.find(byte);
-    if (known != std::string_view::npos) {
-      out += '\\';
-      out += kEscapes[known];
-    } else {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned char>(byte));
-    }
-  }
-  out += text.substr(plain);
 }
 
 }  // namespace tessera::text

@@ -89,7 +89,4 @@ class JsonStringDecoder {
   std::uint32_t high_surrogate_ = 0;  // Waits for its other half.
 };
 
-// Appends `text` as the inside of a JSON string.
-void append_json_escaped(std::string_view text, std::string& out);
-
 }  // namespace tessera::text

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/text/argument_types.h"
+#include "tessera/text/json_escape.h"
 #include "tessera/text/tool_calls.h"
 
 namespace tessera::text {
