@@ -15,7 +15,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
+import time
 
 import openai
 
@@ -315,6 +317,9 @@ def typed_in_terminal(command, lines):
         while not since.endswith(b"> "):
             since += os.read(terminal, 65536)
         shown += since
+        # It shows its prompt a moment before it takes the terminal over; what is typed until then is another's.
+        while termios.tcgetattr(terminal)[3] & termios.ICANON:
+            time.sleep(0.001)
         # The line editor takes control characters as they are after a ^V.
         os.write(terminal, re.sub("([\x01-\x1f])", "\x16\\1", line).encode() + b"\n")
     with contextlib.suppress(OSError):  # The end of the other side.
