@@ -8,6 +8,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/engine/step_observer.h"
+#include "tessera/kv_cache/integrity.h"
 #include "tessera/ops/kv_layout.h"
 #include "tessera/request/messages.h"
 
@@ -30,6 +31,16 @@ struct HandoffConfig {
   std::string prompt_model_digest;
 };
 
+// What is proved of KV pages, and what becomes of a sequence when the proof fails.
+struct IntegrityConfig {
+  kv_cache::IntegrityLevel level = kv_cache::IntegrityLevel::kTags;
+  // Levels with digests: pages whose bytes are checked in the background, whether anybody reads them or not. 0: none.
+  std::int64_t sweep_pages_per_second = 64;
+  kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
+  // Of one sequence; after so many it ends with the error.
+  std::int32_t recomputes_max = 3;
+};
+
 struct EngineConfig {
   request::EngineId id = 0;  // Also its number as a peer in handoffs.
   request::EngineRole role = request::EngineRole::kUnified;
@@ -44,6 +55,7 @@ struct EngineConfig {
   std::int64_t sequences_max = 4096;        // Waiting and running; more fail with resource_exhausted.
   std::int64_t commands_max = 8192;         // In the queue; more are refused by try_send.
   base::Nanoseconds audit_interval = std::chrono::seconds(60);  // Between checks of the page accounts, when idle.
+  IntegrityConfig integrity;
   HandoffConfig handoff;
   StepObserver* observer = nullptr;  // Tests only; must outlive the engine.
 };

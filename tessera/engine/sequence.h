@@ -39,6 +39,9 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   // The client left while a handoff holds the pages: it ends without an event as soon as the handoff has.
   bool aborted = false;
+  // A page that it holds was found damaged after steps had read it: what it emitted may be wrong already, so that it
+  // ends, whatever OnIntegrityError says.
+  bool read_damage = false;
   request::EngineId decode_engine = -1;
   std::vector<kv_cache::Lease> leases;                 // Logical page j is leases[j].
   std::uint64_t leases_epoch = 0;                      // Changes, to a number never used before, whenever leases does.
