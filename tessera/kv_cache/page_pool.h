@@ -25,6 +25,10 @@
 #include "tessera/kv_cache/page_life.h"
 #include "tessera/ops/backend.h"
 
+namespace tessera::fault_injection {
+struct Access;  // Tests' way to break what is checked; tests/support/fault_access.h.
+}
+
 namespace tessera::kv_cache {
 
 // Why a page is in quarantine; both may hold.
@@ -122,18 +126,13 @@ class PagePool {
   // At most one observer; null to end it.
   void set_cached_page_observer(CachedPageObserver* observer) { observer_ = observer; }
 
-  // Fault injection. The n-th allocate from now (1: the next) fails as if the pool were empty.
-  void fail_nth_allocation_for_fault_injection(std::int64_t n) { allocations_until_failure_ = n; }
-  std::uint64_t* mutable_tags_for_fault_injection() { return tags_; }
-  std::uint64_t* mutable_owners_for_fault_injection() { return owners_; }
-  std::int32_t* mutable_lease_counts_for_fault_injection() { return lease_counts_; }
-
   const ops::KvCacheView& cache() const { return cache_; }
   const ops::PageRecords& records() const { return records_; }
   const ops::KvLayout& layout() const { return cache_.layout; }
   std::int64_t device_bytes() const { return storage_.bytes() + record_storage_.bytes(); }
 
  private:
+  friend struct fault_injection::Access;
   PagePool(ops::Backend& backend, ops::KvCacheView cache, ops::Buffer storage, ops::Buffer record_storage,
            std::int64_t num_pages);
   struct Page {
@@ -176,7 +175,7 @@ class PagePool {
   std::unordered_map<PageTag, std::int32_t> ended_;
   PageTag next_tag_;
   std::int64_t double_frees_ = 0;
-  std::int64_t allocations_until_failure_ = 0;
+  std::int64_t allocations_until_failure_ = 0;  // Of an injected one; 0: none. Nothing but a test sets it.
   CachedPageObserver* observer_ = nullptr;
 };
 

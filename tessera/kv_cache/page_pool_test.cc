@@ -10,6 +10,7 @@
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tests/support/failing_backend.h"
+#include "tests/support/fault_access.h"
 #include "tests/support/forwarding_backend.h"
 
 namespace tessera::kv_cache {
@@ -229,12 +230,12 @@ TEST_F(PagePoolTest, FreePageCanBeQuarantined) {
 TEST_F(PagePoolTest, ConservationFindsDamagedRecords) {
   make(3);
   const Lease lease = take();
-  pool_->mutable_tags_for_fault_injection()[lease.page] ^= 1;
+  fault_injection::Access::tags(*pool_)[lease.page] ^= 1;
   EXPECT_EQ(pool_->check_conservation(*stream_).code(), StatusCode::kCorruption);
-  pool_->mutable_tags_for_fault_injection()[lease.page] ^= 1;
-  pool_->mutable_owners_for_fault_injection()[0] = 3;
+  fault_injection::Access::tags(*pool_)[lease.page] ^= 1;
+  fault_injection::Access::owners(*pool_)[0] = 3;
   EXPECT_EQ(pool_->check_conservation(*stream_).code(), StatusCode::kCorruption);
-  pool_->mutable_owners_for_fault_injection()[0] = 0;
+  fault_injection::Access::owners(*pool_)[0] = 0;
   expect_sound();
 }
 
@@ -253,7 +254,7 @@ TEST_F(PagePoolTest, AuditFindsALostFree) {
 TEST_F(PagePoolTest, InjectedAllocationFailureHasNoEffect) {
   make(4);
   for (std::int64_t n = 1; n <= 4; ++n) {
-    pool_->fail_nth_allocation_for_fault_injection(n);
+    fault_injection::Access::fail_nth_allocation(*pool_, n);
     std::vector<Lease> taken;
     int failures = 0;
     for (int i = 0; i < 4; ++i) {
@@ -370,7 +371,7 @@ TEST_F(PagePoolTest, AuditRewritesPagesAndRecords) {
     std::vector<std::byte> expected(bytes, std::byte{0x5a});
     std::copy(expected.begin(), expected.end(), pool_->cache().base);
     pool_->quarantine(*stream_, lease.page, "test");
-    pool_->mutable_tags_for_fault_injection()[lease.page] = 77;
+    fault_injection::Access::tags(*pool_)[lease.page] = 77;
     const QuarantineAudit audit = pool_->audit_quarantined(*stream_);
     EXPECT_EQ(audit.freed, 1);
     EXPECT_EQ(audit.kept, 0);
@@ -418,7 +419,7 @@ TEST_F(PagePoolTest, MemoryThatDoesNotReadBackStaysInQuarantine) {
   pool_->quarantine(*stream_, lease.page, "test");
   std::byte* const data = pool_->cache().page_data(1, ops::kPartV, lease.page) + 9;
   std::byte* const scale = pool_->cache().page_scales(0, ops::kPartK, lease.page);
-  auto* const tag = reinterpret_cast<std::byte*>(pool_->mutable_tags_for_fault_injection() + lease.page);
+  auto* const tag = reinterpret_cast<std::byte*>(fault_injection::Access::tags(*pool_) + lease.page);
   for (const auto& [at, value] : {std::pair{data, true}, {data, false}, {scale, true}, {scale, false}, {tag, true}}) {
     broken.stick(at, value);
     EXPECT_EQ(pool_->audit_quarantined(*stream_).kept, 1);

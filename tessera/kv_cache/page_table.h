@@ -12,6 +12,10 @@
 #include "tessera/kv_cache/lease.h"
 #include "tessera/ops/backend.h"
 
+namespace tessera::fault_injection {
+struct Access;  // Tests' way to break what is checked; tests/support/fault_access.h.
+}
+
 namespace tessera::kv_cache {
 
 class PageTable {
@@ -22,12 +26,12 @@ class PageTable {
   // only when the stream has run the last setting of it (the engine synchronizes every step).
   void set_row(ops::Stream& stream, std::int64_t row, std::span<const Lease> leases);
   const std::int32_t* device() const { return storage_.as<std::int32_t>(); }
-  std::int32_t* mutable_device_for_fault_injection() const { return storage_.as<std::int32_t>(); }
   std::int64_t rows_max() const { return rows_max_; }
   std::int64_t pages_per_row_max() const { return pages_per_row_max_; }
   std::int64_t device_bytes() const { return storage_.bytes(); }
 
  private:
+  friend struct fault_injection::Access;
   PageTable(ops::Backend& backend, ops::Buffer storage, std::int64_t rows_max, std::int64_t pages_per_row_max);
   ops::Backend& backend_;
   ops::Buffer storage_;

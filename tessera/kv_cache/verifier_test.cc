@@ -12,6 +12,7 @@
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_cache/page_table.h"
 #include "tests/support/failing_backend.h"
+#include "tests/support/fault_access.h"
 
 namespace tessera::kv_cache {
 namespace {
@@ -96,7 +97,7 @@ class VerifierTest : public ::testing::Test {
   }
 
   std::int32_t* table_entry(std::int64_t row, std::int64_t j) {
-    return table_->mutable_device_for_fault_injection() + row * kWidth + j;
+    return fault_injection::Access::entries(*table_) + row * kWidth + j;
   }
 
   std::unique_ptr<ops::Backend> backend_ = backends::cpu::make_reference_backend();
@@ -127,7 +128,7 @@ TEST_F(VerifierTest, SoundBatchPasses) {
 
 TEST_F(VerifierTest, DamagedTag) {
   const Lease& lease = sequences_[1].leases[1];
-  pool_->mutable_tags_for_fault_injection()[lease.page] ^= 0x10;
+  fault_injection::Access::tags(*pool_)[lease.page] ^= 0x10;
   const ops::RowVerdict verdict = expect_middle_fails(ops::kCheckTag);
   EXPECT_EQ(verdict.logical_page, 1);
   EXPECT_EQ(verdict.page_id, lease.page);
@@ -225,7 +226,7 @@ TEST_F(VerifierTest, WriteIntoASharedPage) {
 TEST_F(VerifierTest, ChangeDuringTheStepIsFoundAfterIt) {
   const CheckedPages checked = check();
   EXPECT_EQ(checked.pages.kv_lens()[1], 7);
-  pool_->mutable_owners_for_fault_injection()[sequences_[1].leases[0].page] ^= 1;
+  fault_injection::Access::owners(*pool_)[sequences_[1].leases[0].page] ^= 1;
   verifier_->check_after(*stream_);
   const auto verdicts = verifier_->read_verdicts(*stream_);
   EXPECT_EQ(verdicts[0].failed_checks, 0u);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/failing_backend.h"
+#include "tests/support/fault_access.h"
 #include "tests/support/handoff_pair.h"
 
 namespace tessera::kv_transfer {
@@ -268,7 +269,7 @@ TEST(HandoffLives, LimitsAreKept) {
 TEST(HandoffLives, EveryFailedPageAllocationLeavesNothingBehind) {
   for (std::int64_t n = 1; n <= 4; ++n) {
     HandoffPair pair;
-    pair.decode_pool->fail_nth_allocation_for_fault_injection(n);
+    fault_injection::Access::fail_nth_allocation(*pair.decode_pool, n);
     const HandoffId id = pair.offer(pair.prefill(200), 200);
     pair.run_out();
     EXPECT_EQ(pair.send_events.at(id).status.code(), StatusCode::kResourceExhausted) << n;
@@ -308,7 +309,7 @@ TEST(HandoffLives, DamagedTagOnPrefillEndsOnlyThatHandoff) {
   const HandoffId id = pair.offer(leases, 200);
   for (int i = 0; i < 12; ++i) half_step(pair, i);
   ASSERT_EQ(pair.sender->state(id), SendState::kSending);
-  pair.prefill_pool->mutable_tags_for_fault_injection()[leases[2].page] ^= 8;
+  fault_injection::Access::tags(*pair.prefill_pool)[leases[2].page] ^= 8;
   const HandoffId neighbour = pair.offer(pair.prefill(65), 65);
   pair.run_out();
   const SendEvent& event = pair.send_events.at(id);
@@ -328,7 +329,7 @@ TEST(HandoffLives, DamagedTagOnDecodeEndsOnlyThatHandoff) {
   const HandoffKey key{kPrefillPeer, id};
   ASSERT_EQ(pair.receiver->state(key), ReceiveState::kReceiving);
   const kv_cache::PageId page = pair.receiving.at(key)[3].page;
-  pair.decode_pool->mutable_tags_for_fault_injection()[page] ^= 8;
+  fault_injection::Access::tags(*pair.decode_pool)[page] ^= 8;
   const HandoffId neighbour = pair.offer(pair.prefill(65), 65);
   pair.run_out();
   const HandoffAborted& event = pair.aborted.at(key);
@@ -354,7 +355,7 @@ TEST(HandoffLives, SharedPageIsNotWritten) {
     pair.decode_pool->begin_receive(leases.back());
   }
   // As if somebody else had it too.
-  pair.decode_pool->mutable_lease_counts_for_fault_injection()[leases[0].page] = 2;
+  fault_injection::Access::lease_counts(*pair.decode_pool)[leases[0].page] = 2;
   pair.receiving[key] = leases;
   ASSERT_TRUE(pair.receiver->accept(key, leases, 0).ok());
   pair.run_out();

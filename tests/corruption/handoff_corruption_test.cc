@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/serving/serving_harness.h"
+#include "tests/support/fault_access.h"
 
 namespace tessera::test_support {
 namespace {
@@ -15,7 +16,7 @@ int damage(engine::Engine& engine, std::int32_t position) {
   int damaged = 0;
   for (kv_cache::PageId page = 1; page < static_cast<kv_cache::PageId>(pool.cache().num_pages); ++page) {
     if (pool.lease_count(page) > 0 && pool.position(page) == position) {
-      pool.mutable_tags_for_fault_injection()[page] ^= 8;
+      fault_injection::Access::tags(pool)[page] ^= 8;
       ++damaged;
     }
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/engine/step_observer.h"
+#include "tests/support/fault_access.h"
 
 namespace tessera::test_support {
 
@@ -20,18 +21,15 @@ struct Target {
 
   // The device's page table entry of the victim's logical page.
   std::int32_t& table_entry(std::size_t logical_page) const {
-    return step.page_table
-        .mutable_device_for_fault_injection()[static_cast<std::int64_t>(row) * step.page_table.pages_per_row_max() +
-                                              static_cast<std::int64_t>(logical_page)];
+    return fault_injection::Access::entries(
+        step.page_table)[static_cast<std::int64_t>(row) * step.page_table.pages_per_row_max() +
+                         static_cast<std::int64_t>(logical_page)];
   }
-  std::uint64_t& tag(kv_cache::PageId page) const { return step.pool.mutable_tags_for_fault_injection()[page]; }
-  std::uint64_t& owner(kv_cache::PageId page) const { return step.pool.mutable_owners_for_fault_injection()[page]; }
-  // The records of the device that have no other way in.
-  std::int32_t& position(kv_cache::PageId page) const {
-    return const_cast<std::int32_t*>(step.pool.records().positions)[page];
-  }
+  std::uint64_t& tag(kv_cache::PageId page) const { return fault_injection::Access::tags(step.pool)[page]; }
+  std::uint64_t& owner(kv_cache::PageId page) const { return fault_injection::Access::owners(step.pool)[page]; }
+  std::int32_t& position(kv_cache::PageId page) const { return fault_injection::Access::positions(step.pool)[page]; }
   std::int32_t& lease_count(kv_cache::PageId page) const {
-    return const_cast<std::int32_t*>(step.pool.records().lease_counts)[page];
+    return fault_injection::Access::lease_counts(step.pool)[page];
   }
   // Where the row's last token is to be written.
   std::int64_t& last_slot() const {

@@ -4,6 +4,7 @@
 
 #include "tests/corruption/injector.h"
 #include "tests/serving/serving_harness.h"
+#include "tests/support/fault_access.h"
 
 namespace tessera::test_support {
 namespace {
@@ -88,7 +89,7 @@ TEST(SharedPage, AnIdleCachedPageThatWasDamagedIsUsedByNobody) {
     int damaged = 0;
     for (kv_cache::PageId page = 1; page <= 64; ++page) {
       if (pool.state(page) == kv_cache::PageState::kCached && pool.position(page) == 2) {
-        pool.mutable_tags_for_fault_injection()[page] ^= 2;
+        fault_injection::Access::tags(pool)[page] ^= 2;
         ++damaged;
       }
     }

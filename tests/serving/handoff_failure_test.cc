@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/serving/serving_harness.h"
+#include "tests/support/fault_access.h"
 
 namespace tessera::test_support {
 namespace {
@@ -135,8 +136,8 @@ TEST(HandoffFailure, ASilentPeerEndsTheSequenceAtTheDeadline) {
 TEST(HandoffFailure, AnAllocationThatFailsOnTheDecodeSideIsTriedAgain) {
   for (std::int64_t n = 1; n <= 8; ++n) {
     ServingHarness harness({});
-    harness.decode().loop().pool().fail_nth_allocation_for_fault_injection(n);
-    harness.first().loop().pool().fail_nth_allocation_for_fault_injection(n);
+    fault_injection::Access::fail_nth_allocation(harness.decode().loop().pool(), n);
+    fault_injection::Access::fail_nth_allocation(harness.first().loop().pool(), n);
     const auto prompt = make_prompt(1, 22);
     const auto id = harness.submit(prompt, 12);
     harness.run_until_ended();
