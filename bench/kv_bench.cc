@@ -1,4 +1,4 @@
-// KV write in both formats, gather with conversion and digest, scatter, digest of what is stored, and the page check.
+// KV write in both formats, gather with conversion and digest, scatter, the digests, and the page check.
 #include "bench/op_bench.h"
 
 namespace tessera::bench {
@@ -81,6 +81,43 @@ void digest_pages(benchmark::State& state, ops::KvFormat format) {
 }
 BENCHMARK_CAPTURE(digest_pages, bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(digest_pages, fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+// What a decode step of a batch adds to the recorded digests: a token of each sequence, in all layers.
+void digest_tokens(benchmark::State& state, ops::KvFormat format) {
+  constexpr int kRows = 32;
+  constexpr int kLayers = 30;
+  PagedSequences kv(format, kLayers, kRows, 64);
+  const kv_cache::CheckedPages checked = kv.check(1);
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(kv.cache().num_pages));
+  const auto stream = backend().make_stream();
+  run_op(state, kRows * static_cast<double>(kv.cache().layout.token_bytes()), 0.0, [&] {
+    backend().digest_tokens(*stream, {checked.slots, kv.cache(), 0, kLayers, kDigestKey, digests.data()});
+  });
+}
+BENCHMARK_CAPTURE(digest_tokens, bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(digest_tokens, fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+// Every page that a decode step of a batch reads, in some of its layers: more than caches hold.
+void check_digests(benchmark::State& state, ops::KvFormat format) {
+  constexpr int kRows = 32;
+  constexpr std::int32_t kTokens = 2048;
+  constexpr int kLayers = 4;
+  PagedSequences kv(format, kLayers, kRows, kTokens);
+  const kv_cache::CheckedPages checked = kv.check(0);
+  std::vector<ops::PageTableEntry> entries;
+  for (std::int32_t row = 0; row < kRows; ++row) {
+    for (std::int32_t j = 0; j < kTokens / kv.cache().layout.page_size; ++j) entries.push_back({row, j});
+  }
+  std::vector<ops::RowVerdict> verdicts(entries.size());
+  const std::vector<std::uint64_t> recorded(static_cast<std::size_t>(kv.cache().num_pages));
+  const auto stream = backend().make_stream();
+  run_op(state, kRows * kTokens * static_cast<double>(kv.cache().layout.token_bytes()), 0.0, [&] {
+    backend().check_digests(*stream, {checked.pages, kv.cache(), kDigestKey, recorded.data(), std::ssize(entries),
+                                      entries.data(), verdicts.data()});
+  });
+}
+BENCHMARK_CAPTURE(check_digests, bf16, ops::KvFormat::kBF16)->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(check_digests, fp8, ops::KvFormat::kF8E4M3)->UseManualTime()->Unit(benchmark::kMillisecond);
 
 // One decode step's check of a batch, host work of the verifier included.
 void verify_pages(benchmark::State& state) {

@@ -76,6 +76,8 @@ class Backend {
   virtual void gather_pages(Stream& stream, const GatherPagesParams& params) = 0;
   virtual void scatter_pages(Stream& stream, const ScatterPagesParams& params) = 0;
   virtual void digest_pages(Stream& stream, const DigestPagesParams& params) = 0;
+  virtual void digest_tokens(Stream& stream, const DigestTokensParams& params) = 0;
+  virtual void check_digests(Stream& stream, const CheckDigestsParams& params) = 0;
 
   // Sampling.
   virtual void sample_tokens(Stream& stream, const SampleTokensParams& params) = 0;

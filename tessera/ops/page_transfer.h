@@ -1,8 +1,9 @@
-// Moving pages between pools: gather (with conversion and digest), scatter, digest of what is stored.
+// Moving pages between pools: gather (with conversion and digest), scatter, digest of what is stored. And the digests
+// that a pool records of its own pages: added to as rows are written, compared when they are to be trusted.
 //
 // Digest of one layer of a page: the sum modulo 2^64, over its rows (slots) in use, of row_hash: XXH3-64 with seed
 // digest_seed(key, layer, slot) over the row's bytes, part after part, in each part data then scales. A sum, so that
-// adding a token costs one row.
+// adding a token costs one row. The digest of a page is the sum of those of its layers.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/ops/kv_layout.h"
 #include "tessera/ops/verified_pages.h"
+#include "tessera/ops/verify.h"
 
 namespace tessera::ops {
 
@@ -61,6 +63,41 @@ struct DigestPagesParams {
   std::int32_t num_pages = 0;
   std::uint64_t digest_key = 0;
   std::uint64_t* digests = nullptr;  // [num_pages]
+};
+
+// Adds what was just written to the digests of its pages: for every slot that is not null, the row_hash of its row, as
+// it is stored now, in each of num_layers layers from first_layer on, is added modulo 2^64 to digests[page of the
+// slot]. Slots are distinct: a row that is added twice makes every later check of its page fail.
+struct DigestTokensParams {
+  WritableSlots slots;
+  KvCacheView cache;
+  std::int32_t first_layer = 0;
+  std::int32_t num_layers = 0;
+  std::uint64_t digest_key = 0;
+  std::uint64_t* digests = nullptr;  // [cache.num_pages], added to.
+};
+
+// Entry `index` of row `row` of a page table.
+struct PageTableEntry {
+  std::int32_t row = 0;
+  std::int32_t index = 0;
+  friend bool operator==(const PageTableEntry&, const PageTableEntry&) = default;
+};
+
+// Digests whole pages, all layers, as they are stored now, and compares with what was recorded. Entry i stands for
+// page = pages.table()[row][index], of which the slots below kv_lens[row] - index * page_size are in use (at least 0,
+// at most page_size). Where the digests are equal, verdict i is RowVerdict{}; else it has kCheckDigest, logical_page
+// `index` (entries know no window), page_id, the digest found and the one recorded. A null page passes unread: its row
+// failed another check. So the host names each page once, however many rows have it. Entries lie in device memory, so
+// that they are inside the table is the host's promise.
+struct CheckDigestsParams {
+  VerifiedPages pages;
+  KvCacheView cache;
+  std::uint64_t digest_key = 0;
+  const std::uint64_t* recorded = nullptr;  // [cache.num_pages]
+  std::int64_t count = 0;
+  const PageTableEntry* entries = nullptr;  // [count]
+  RowVerdict* verdicts = nullptr;           // [count]
 };
 
 }  // namespace tessera::ops

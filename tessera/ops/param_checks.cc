@@ -254,6 +254,19 @@ void check_params(const DigestPagesParams& p) {
   TESSERA_CHECK(p.num_pages == 0 || p.digests != nullptr);
 }
 
+void check_params(const DigestTokensParams& p) {
+  check_cache(p.cache, 0);
+  TESSERA_CHECK(p.first_layer >= 0 && p.num_layers >= 0 && p.first_layer + p.num_layers <= p.cache.layout.num_layers,
+                fmt::format("{} layers from {} of {}", p.num_layers, p.first_layer, p.cache.layout.num_layers));
+  TESSERA_CHECK(p.slots.tokens() == 0 || p.digests != nullptr);
+}
+
+void check_params(const CheckDigestsParams& p) {
+  check_cache(p.cache, 0);
+  TESSERA_CHECK(p.count >= 0 && (p.count == 0 || p.pages.rows() > 0), fmt::format("{} entries", p.count));
+  TESSERA_CHECK(p.count == 0 || (p.recorded != nullptr && p.entries != nullptr && p.verdicts != nullptr));
+}
+
 void check_params(const SampleTokensParams& p) {
   const std::int64_t rows = std::ssize(p.rows);
   check_matrix(p.logits, rows, p.logits.cols);

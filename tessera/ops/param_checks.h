@@ -28,6 +28,8 @@ void check_params(const VerifyPagesParams& params);
 void check_params(const GatherPagesParams& params);
 void check_params(const ScatterPagesParams& params);
 void check_params(const DigestPagesParams& params);
+void check_params(const DigestTokensParams& params);
+void check_params(const CheckDigestsParams& params);
 void check_params(const SampleTokensParams& params);
 
 void check_sources(const ExpertSources& sources);

@@ -106,6 +106,17 @@ TEST_P(MisuseDeathTest, Pages) {
                "2 pages from 3 of 4");
   EXPECT_DEATH(backend().digest_pages(stream(), {checked.pages, kv.cache(), 0, 0, 0, 1, 0, nullptr}), "digests");
   EXPECT_DEATH(backend().scatter_pages(stream(), {checked.slots, kv.cache(), 0, nullptr}), "images");
+  EXPECT_DEATH(backend().digest_tokens(stream(), {checked.slots, kv.cache(), 1, 2, 0, digests.data()}),
+               "2 layers from 1 of 2");
+  EXPECT_DEATH(backend().digest_tokens(stream(), {checked.slots, kv.cache(), 0, 2, 0, nullptr}), "digests");
+  const auto entries = device_.upload(std::vector<ops::PageTableEntry>(1));
+  const auto verdicts = device_.upload(std::vector<ops::RowVerdict>(1));
+  EXPECT_DEATH(
+      backend().check_digests(stream(), {checked.pages, kv.cache(), 0, nullptr, 1, entries.data(), verdicts.data()}),
+      "recorded");
+  EXPECT_DEATH(backend().check_digests(
+                   stream(), {checked.pages, kv.cache(), 0, digests.data(), -1, entries.data(), verdicts.data()}),
+               "-1 entries");
 }
 
 TEST_P(MisuseDeathTest, VerifyAndSample) {

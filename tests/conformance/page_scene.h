@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/conformance/independent.h"
 #include "tests/conformance/paged_kv.h"
 
 namespace tessera::conformance {
@@ -66,6 +67,22 @@ inline std::vector<std::uint64_t> digest(Device& device, PagedKv& kv, std::span<
   device.backend().digest_pages(device.stream(),
                                 {checked.pages, kv.cache(), layer, row, first_page, num_pages, key, digests.data()});
   return device.download(digests);
+}
+
+// The rows of some tokens, as the cache's bytes are now, added up page by page: sums[page] for every page of the pool.
+inline void add_row_digests(PagedKv& kv, std::span<const Window> windows, std::int32_t first_layer,
+                            std::int32_t num_layers, std::uint64_t key, std::vector<std::uint64_t>& sums) {
+  std::vector<std::byte> bytes = kv.bytes();
+  for (const Window& window : windows) {
+    for (std::int32_t i = window.kv_len - window.new_tokens; i < window.kv_len; ++i) {
+      const std::int64_t slot = kv.slot(window.sequence, i);
+      for (std::int32_t layer = first_layer; layer < first_layer + num_layers; ++layer) {
+        sums[static_cast<std::size_t>(slot / kv.layout().page_size)] +=
+            row_digest(key, layer, static_cast<std::int32_t>(slot % kv.layout().page_size),
+                       token_bytes(kv.view_of(bytes), layer, slot));
+      }
+    }
+  }
 }
 
 // Writes images into the slots of the windows' new tokens.

@@ -26,6 +26,7 @@ struct Step {
   std::vector<std::int32_t> token_positions = {8, 9, 3};
   std::vector<std::int64_t> slots = {9 * 4 + 0, 9 * 4 + 1, 7 * 4 + 3};
   std::vector<std::int32_t> write_starts = {8, 3, 6};
+  std::vector<std::int32_t> first_logical_pages;  // Empty: none are passed.
 
   Step() {
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -38,6 +39,17 @@ struct Step {
       }
     }
   }
+
+  // Makes the rows windows of longer sequences.
+  void begin_at(const std::vector<std::int32_t>& logical_pages) {
+    first_logical_pages = logical_pages;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t j = 0; j * kPageSize < kv_lens[r]; ++j) positions[table[r * kWidth + j]] += logical_pages[r];
+    }
+  }
+  std::int64_t first_logical_page(std::int64_t r) const {
+    return first_logical_pages.empty() ? 0 : first_logical_pages[static_cast<std::size_t>(r)];
+  }
 };
 
 struct Outcome {
@@ -49,7 +61,7 @@ struct Outcome {
 
 struct Failure {
   ops::PageCheck check;
-  std::int32_t logical_page;
+  std::int64_t logical_page;
   std::int64_t page_id;
   std::uint64_t found;
   std::uint64_t expected;
@@ -61,17 +73,20 @@ std::uint64_t as_found(std::int64_t value) { return static_cast<std::uint64_t>(v
 std::vector<Failure> page_failures(const Step& s, std::int64_t r, std::int32_t j) {
   const auto entry = static_cast<std::size_t>(r * Step::kWidth + j);
   const std::int64_t id = s.table[entry];
+  const std::int64_t logical_page = s.first_logical_page(r) + j;
   const auto pages = std::ssize(s.tags);
-  if (id <= 0 || id >= pages) return {{ops::kCheckRange, j, id, as_found(id), as_found(pages)}};
+  if (id <= 0 || id >= pages) return {{ops::kCheckRange, logical_page, id, as_found(id), as_found(pages)}};
   const auto page = static_cast<std::size_t>(id);
   std::vector<Failure> out;
   if (s.tags[page] != s.expected_tags[entry]) {
-    out.push_back({ops::kCheckTag, j, id, s.tags[page], s.expected_tags[entry]});
+    out.push_back({ops::kCheckTag, logical_page, id, s.tags[page], s.expected_tags[entry]});
   }
   if (s.owners[page] != s.expected_owners[entry]) {
-    out.push_back({ops::kCheckOwner, j, id, s.owners[page], s.expected_owners[entry]});
+    out.push_back({ops::kCheckOwner, logical_page, id, s.owners[page], s.expected_owners[entry]});
   }
-  if (s.positions[page] != j) out.push_back({ops::kCheckPosition, j, id, as_found(s.positions[page]), as_found(j)});
+  if (s.positions[page] != logical_page) {
+    out.push_back({ops::kCheckPosition, logical_page, id, as_found(s.positions[page]), as_found(logical_page)});
+  }
   return out;
 }
 
@@ -90,6 +105,7 @@ std::vector<Failure> row_failures(const Step& s, std::int64_t r) {
     const std::int64_t slot = s.slots[t];
     const std::int64_t slot_page = slot < 0 ? -1 : slot / Step::kPageSize;
     const std::int32_t j = position < 0 ? -1 : position / Step::kPageSize;
+    const std::int64_t logical_page = j < 0 ? -1 : s.first_logical_page(r) + j;
     std::int64_t right_slot = ops::kNullSlot;
     if (position >= 0 && position >= s.write_starts[static_cast<std::size_t>(r)] && position < kv_len &&
         page_failures(s, r, j).empty()) {
@@ -98,10 +114,10 @@ std::vector<Failure> row_failures(const Step& s, std::int64_t r) {
           position % Step::kPageSize;
     }
     if (right_slot == ops::kNullSlot || slot != right_slot) {
-      out.push_back({ops::kCheckSlot, j, slot_page, as_found(slot), as_found(right_slot)});
+      out.push_back({ops::kCheckSlot, logical_page, slot_page, as_found(slot), as_found(right_slot)});
     } else if (s.lease_counts[static_cast<std::size_t>(slot_page)] != 1) {
-      out.push_back(
-          {ops::kCheckShared, j, slot_page, as_found(s.lease_counts[static_cast<std::size_t>(slot_page)]), 1});
+      out.push_back({ops::kCheckShared, logical_page, slot_page,
+                     as_found(s.lease_counts[static_cast<std::size_t>(slot_page)]), 1});
     }
   }
   return out;
@@ -124,6 +140,7 @@ class VerifyPagesTest : public BackendTest {
     const auto token_positions = device_.upload(s.token_positions);
     const auto slots = device_.upload(s.slots);
     const auto write_starts = device_.upload(s.write_starts);
+    const auto first_logical_pages = device_.upload(s.first_logical_pages);
     const auto out_table = device_.upload(std::vector<std::int32_t>(s.table.size(), 12345));
     const auto out_kv_lens = device_.upload(std::vector<std::int32_t>(s.kv_lens.size(), 12345));
     const auto out_slots = device_.upload(std::vector<std::int64_t>(s.slots.size(), 12345));
@@ -143,6 +160,7 @@ class VerifyPagesTest : public BackendTest {
     p.token_positions = token_positions.data();
     p.slot_mapping = slots.data();
     p.write_starts = write_starts.data();
+    if (!s.first_logical_pages.empty()) p.first_logical_pages = first_logical_pages.data();
     if (outputs == Outputs::kAll) {
       p.sanitized_table = out_table.data();
       p.sanitized_kv_lens = out_kv_lens.data();
@@ -408,6 +426,9 @@ TEST_P(VerifyPagesTest, RandomDamageIsJudgedByTheRules) {
   for (int round = 0; round < 3000 && !HasFailure(); ++round) {
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", round " << round);
     Step s;
+    if (round % 2 == 1) {
+      s.begin_at({static_cast<std::int32_t>(random.below(3)), static_cast<std::int32_t>(random.below(1 << 30)), 0});
+    }
     for (std::int64_t i = random.below(4); i >= 0; --i) {
       switch (random.below(11)) {
         case 0:
@@ -447,6 +468,41 @@ TEST_P(VerifyPagesTest, RandomDamageIsJudgedByTheRules) {
     }
     expect_by_the_rules(s);
   }
+}
+
+TEST_P(VerifyPagesTest, AWindowIsCheckedWhereItLiesInItsSequence) {
+  constexpr std::int32_t kIntMax = std::numeric_limits<std::int32_t>::max();
+  Step sound;
+  sound.begin_at({5, 0, kIntMax - 3});
+  for (const ops::RowVerdict& verdict : run(sound).verdicts) expect_verdict(verdict, {});
+  expect_by_the_rules(sound);
+
+  // The pages of rows 0 and 2 where they would lie without a window.
+  for (const std::size_t row : {std::size_t{0}, std::size_t{2}}) {
+    Step s = sound;
+    s.first_logical_pages[row] = 0;
+    const Outcome out = run(s);
+    for (std::size_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(out.verdicts[r].failed_checks & ops::kCheckPosition, r == row ? ops::kCheckPosition : 0u) << r;
+    }
+    expect_by_the_rules(s);
+  }
+
+  // A window of one page, and the same page one place too late.
+  Step page;
+  page.kv_lens[0] = 3;
+  page.table[0] = 9;
+  page.expected_tags[0] = page.tags[9];
+  page.expected_owners[0] = page.owners[9];
+  page.token_rows = {1};
+  page.token_positions = {3};
+  page.slots = {7 * 4 + 3};
+  page.first_logical_pages = {2, 0, 0};
+  expect_verdict(run(page).verdicts[0], {});
+  expect_by_the_rules(page);
+  page.first_logical_pages[0] = 3;
+  expect_verdict(run(page).verdicts[0], {{ops::kCheckPosition, 3, 9, 2, 3}});
+  expect_by_the_rules(page);
 }
 
 TEST_P(VerifyPagesTest, ARowWithoutTokensPasses) {

@@ -84,6 +84,12 @@ class ForwardingBackend : public ops::Backend {
   void digest_pages(ops::Stream& stream, const ops::DigestPagesParams& params) override {
     inner_.digest_pages(stream, params);
   }
+  void digest_tokens(ops::Stream& stream, const ops::DigestTokensParams& params) override {
+    inner_.digest_tokens(stream, params);
+  }
+  void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {
+    inner_.check_digests(stream, params);
+  }
   void sample_tokens(ops::Stream& stream, const ops::SampleTokensParams& params) override {
     inner_.sample_tokens(stream, params);
   }

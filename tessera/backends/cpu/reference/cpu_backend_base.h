@@ -44,6 +44,8 @@ class CpuBackendBase : public ops::Backend {
   void gather_pages(ops::Stream& stream, const ops::GatherPagesParams& params) override;
   void scatter_pages(ops::Stream& stream, const ops::ScatterPagesParams& params) override;
   void digest_pages(ops::Stream& stream, const ops::DigestPagesParams& params) override;
+  void digest_tokens(ops::Stream& stream, const ops::DigestTokensParams& params) override;
+  void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override;
 
  protected:
   // A weight as it lies in the source, row-major and dense: data and scales each in place where they outlive the

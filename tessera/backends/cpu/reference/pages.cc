@@ -1,4 +1,4 @@
-// The ops that move pages: gather with conversion and digest, scatter, digest.
+// The ops that move and digest pages: gather with conversion and digest, scatter, digests.
 #include <fmt/format.h>
 #include <xxhash.h>
 
@@ -22,6 +22,21 @@ std::int32_t slots_in_use(std::int64_t kv_len, std::int64_t logical_page, std::i
       std::clamp<std::int64_t>(kv_len - logical_page * page_size, 0, static_cast<std::int64_t>(page_size)));
 }
 
+std::uint64_t row_hash(const ops::KvLayout& layout, const PageRows<std::byte>& rows, std::int32_t slot,
+                       std::uint64_t key, std::int32_t layer, std::vector<std::byte>& scratch) {
+  scratch.resize(static_cast<std::size_t>(layout.token_layer_bytes(layer)));
+  std::byte* to = scratch.data();
+  for (int p = 0; p < layout.layer_parts(layer); ++p) {
+    const std::int64_t bytes = layout.row_bytes(p);
+    std::memcpy(to, rows.data[p] + slot * bytes, static_cast<std::size_t>(bytes));
+    to += bytes;
+    const std::int64_t scale_bytes = layout.row_scale_bytes(p);
+    std::memcpy(to, rows.scales[p] + slot * scale_bytes, static_cast<std::size_t>(scale_bytes));
+    to += scale_bytes;
+  }
+  return XXH3_64bits_withSeed(scratch.data(), scratch.size(), ops::digest_seed(key, layer, slot));
+}
+
 }  // namespace
 
 void read_tokens(const ops::KvCacheView& cache, std::int32_t layer, int part, const ops::VerifiedPages& pages,
@@ -40,20 +55,8 @@ void read_tokens(const ops::KvCacheView& cache, std::int32_t layer, int part, co
 
 std::uint64_t digest_rows(const ops::KvLayout& layout, const PageRows<std::byte>& rows, std::int32_t slots,
                           std::uint64_t key, std::int32_t layer, std::vector<std::byte>& scratch) {
-  scratch.resize(static_cast<std::size_t>(layout.token_layer_bytes(layer)));
   std::uint64_t digest = 0;
-  for (std::int32_t slot = 0; slot < slots; ++slot) {
-    std::byte* to = scratch.data();
-    for (int p = 0; p < layout.layer_parts(layer); ++p) {
-      const std::int64_t bytes = layout.row_bytes(p);
-      std::memcpy(to, rows.data[p] + slot * bytes, static_cast<std::size_t>(bytes));
-      to += bytes;
-      const std::int64_t scale_bytes = layout.row_scale_bytes(p);
-      std::memcpy(to, rows.scales[p] + slot * scale_bytes, static_cast<std::size_t>(scale_bytes));
-      to += scale_bytes;
-    }
-    digest += XXH3_64bits_withSeed(scratch.data(), scratch.size(), ops::digest_seed(key, layer, slot));
-  }
+  for (std::int32_t slot = 0; slot < slots; ++slot) digest += row_hash(layout, rows, slot, key, layer, scratch);
   return digest;
 }
 
@@ -128,6 +131,45 @@ void CpuBackendBase::digest_pages(ops::Stream&, const ops::DigestPagesParams& pa
     params.digests[i] =
         digest_rows(layout, rows_in_cache(params.cache, params.layer, table[logical_page]),
                     slots_in_use(kv_len, logical_page, layout.page_size), params.digest_key, params.layer, scratch);
+  }
+}
+
+void CpuBackendBase::digest_tokens(ops::Stream&, const ops::DigestTokensParams& params) {
+  ops::check_params(params);
+  TESSERA_CHECK(supports(params.cache.layout.format));
+  const ops::KvLayout& layout = params.cache.layout;
+  std::vector<std::byte> scratch;
+  for (std::int64_t t = 0; t < params.slots.tokens(); ++t) {
+    const std::int64_t slot = params.slots.slots()[t];
+    if (slot == ops::kNullSlot) continue;
+    const std::int64_t page = slot / layout.page_size;
+    const auto row = static_cast<std::int32_t>(slot % layout.page_size);
+    TESSERA_CHECK(page >= 1 && page < params.cache.num_pages, fmt::format("slot {}", slot));
+    for (std::int32_t layer = params.first_layer; layer < params.first_layer + params.num_layers; ++layer) {
+      const PageRows<std::byte> rows = rows_in_cache(params.cache, layer, page);
+      params.digests[page] += row_hash(layout, rows, row, params.digest_key, layer, scratch);
+    }
+  }
+}
+
+void CpuBackendBase::check_digests(ops::Stream&, const ops::CheckDigestsParams& params) {
+  ops::check_params(params);
+  TESSERA_CHECK(supports(params.cache.layout.format));
+  const ops::KvLayout& layout = params.cache.layout;
+  std::vector<std::byte> scratch;
+  for (std::int64_t i = 0; i < params.count; ++i) {
+    const ops::PageTableEntry entry = params.entries[i];
+    const std::int32_t page = params.pages.table()[entry.row * params.pages.max_pages_per_row() + entry.index];
+    params.verdicts[i] = ops::RowVerdict{};
+    if (page == ops::kNullPage) continue;
+    const std::int32_t slots = slots_in_use(params.pages.kv_lens()[entry.row], entry.index, layout.page_size);
+    std::uint64_t found = 0;
+    for (std::int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      found += digest_rows(layout, rows_in_cache(params.cache, layer, page), slots, params.digest_key, layer, scratch);
+    }
+    if (found != params.recorded[page]) {
+      params.verdicts[i] = {ops::kCheckDigest, entry.index, page, found, params.recorded[page]};
+    }
   }
 }
 

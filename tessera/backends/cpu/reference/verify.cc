@@ -14,6 +14,11 @@ namespace {
 using ops::RowVerdict;
 using ops::VerifyPagesParams;
 
+// The logical page of the sequence that entry j of row r is.
+std::int64_t logical_page_of(const VerifyPagesParams& p, std::int64_t r, std::int64_t j) {
+  return (p.first_logical_pages == nullptr ? 0 : p.first_logical_pages[r]) + j;
+}
+
 // Adds a failure; only the first one of a row is described.
 void fail(RowVerdict& verdict, ops::PageCheck check, std::int64_t logical_page, std::int64_t page_id,
           std::uint64_t found, std::uint64_t expected) {
@@ -26,12 +31,13 @@ void fail(RowVerdict& verdict, ops::PageCheck check, std::int64_t logical_page, 
   verdict.failed_checks |= check;
 }
 
-// Checks logical page j of row r, as the table has it, and returns its id if it passed, else the null page.
+// Checks entry j of row r's table and returns its id if it passed, else the null page.
 std::int32_t checked_page(const VerifyPagesParams& p, std::int64_t r, std::int64_t j, RowVerdict& verdict) {
   const std::int64_t entry = r * p.max_pages_per_row + j;
   const std::int32_t id = p.page_table[entry];
+  const std::int64_t logical_page = logical_page_of(p, r, j);
   if (id < 1 || id >= p.records.num_pages) {
-    fail(verdict, ops::kCheckRange, j, id, static_cast<std::uint64_t>(static_cast<std::int64_t>(id)),
+    fail(verdict, ops::kCheckRange, logical_page, id, static_cast<std::uint64_t>(static_cast<std::int64_t>(id)),
          static_cast<std::uint64_t>(p.records.num_pages));
     return ops::kNullPage;
   }
@@ -39,12 +45,12 @@ std::int32_t checked_page(const VerifyPagesParams& p, std::int64_t r, std::int64
   const auto compare = [&](ops::PageCheck check, std::uint64_t found, std::uint64_t expected) {
     if (found == expected) return;
     passed = false;
-    fail(verdict, check, j, id, found, expected);
+    fail(verdict, check, logical_page, id, found, expected);
   };
   compare(ops::kCheckTag, p.records.tags[id], p.expected_tags[entry]);
   compare(ops::kCheckOwner, p.records.owners[id], p.expected_owners[entry]);
   compare(ops::kCheckPosition, static_cast<std::uint64_t>(static_cast<std::int64_t>(p.records.positions[id])),
-          static_cast<std::uint64_t>(j));
+          static_cast<std::uint64_t>(logical_page));
   return passed ? id : ops::kNullPage;
 }
 
@@ -53,7 +59,8 @@ std::int64_t checked_slot(const VerifyPagesParams& p, std::int64_t t, RowVerdict
   const std::int64_t r = p.token_rows[t];
   const std::int64_t position = p.token_positions[t];
   const std::int64_t slot = p.slot_mapping[t];
-  const std::int64_t logical_page = position < 0 ? -1 : position / p.page_size;
+  const std::int64_t entry = position < 0 ? -1 : position / p.page_size;
+  const std::int64_t logical_page = entry < 0 ? -1 : logical_page_of(p, r, entry);
   const std::int64_t page_of_slot = slot < 0 ? -1 : slot / p.page_size;
   const auto refuse = [&](std::int64_t expected) {
     fail(verdict, ops::kCheckSlot, logical_page, page_of_slot, static_cast<std::uint64_t>(slot),
@@ -63,7 +70,7 @@ std::int64_t checked_slot(const VerifyPagesParams& p, std::int64_t t, RowVerdict
   if (position < p.write_starts[r] || position < 0 || position >= p.kv_lens[r]) return refuse(ops::kNullSlot);
   // The page's own failure is in the verdict already; here it only means that nothing may be written to it.
   RowVerdict page_verdict;
-  const std::int32_t page = checked_page(p, r, logical_page, page_verdict);
+  const std::int32_t page = checked_page(p, r, entry, page_verdict);
   if (page == ops::kNullPage) return refuse(ops::kNullSlot);
   const std::int64_t expected = static_cast<std::int64_t>(page) * p.page_size + position % p.page_size;
   if (slot != expected) return refuse(expected);

@@ -1,6 +1,6 @@
 // The class behind make_simd_backend(). Ops are defined in linear.cc, experts.cc, moe_route.cc, layers.cc,
-// attention.cc, mla.cc, dsa.cc, kv.cc and sample.cc: each checks its parameters, cuts the work for the threads and
-// calls the kernels of the chosen target. weight_panels.cc brings weights into the layout of the products.
+// attention.cc, mla.cc, dsa.cc, kv.cc, digests.cc and sample.cc: each checks its parameters, cuts the work for the
+// threads and calls the kernels of the chosen target. weight_panels.cc brings weights into the layout of the products.
 #pragma once
 
 #include <span>
@@ -42,6 +42,8 @@ class SimdBackend final : public CpuBackendBase {
   void moe_route(ops::Stream& stream, const ops::MoeRouteParams& params) override;
   void moe_experts(ops::Stream& stream, const ops::MoeExpertsParams& params) override;
   void gather_pages(ops::Stream& stream, const ops::GatherPagesParams& params) override;
+  void digest_tokens(ops::Stream& stream, const ops::DigestTokensParams& params) override;
+  void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override;
   void sample_tokens(ops::Stream& stream, const ops::SampleTokensParams& params) override;
 
  private:
