@@ -4,11 +4,14 @@
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "backend_choice.h"
+#include "bench_program.h"
 #include "chat_client.h"
 #include "inspect.h"
 #include "plan.h"
@@ -121,19 +124,7 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->capture_default_str()
       ->group(scheduling);
 
-  const std::string backend = "Backend";
-  serve.add_option("--backend", options.backend, "simd, or reference: the slow judge.")
-      ->check(CLI::IsMember({"simd", "reference"}))
-      ->capture_default_str()
-      ->group(backend);
-  serve.add_option("--simd-target", options.simd_target, "Instruction set: best, avx2, avx512, avx512_bf16.")
-      ->check(CLI::IsMember({"best", "avx2", "avx512", "avx512_bf16"}))
-      ->capture_default_str()
-      ->group(backend);
-  serve.add_option("--threads", options.threads, "Threads of the backend; 0: one for each physical core.")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->group(backend);
+  add_backend_options(serve, options.backend);
 
   const std::string chat = "Chat";
   serve
@@ -310,6 +301,12 @@ std::vector<std::string> with_config(std::vector<std::string> arguments) {
   return arguments;
 }
 
+int report(const base::Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << "tessera: " << status.message() << std::endl;
+  return 1;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("tessera: a serving engine with separate prefill and decode precision and verified KV pages.",
                "tessera");
@@ -325,7 +322,11 @@ int run(int argc, char** argv) {
   add_chat(app, chat);
   add_inspect(app, inspect);
   add_plan(app, plan);
-  std::vector<std::string> arguments = with_config(std::vector<std::string>(argv + 1, argv + argc));
+  // Named here for the help; its options are its own program's.
+  app.add_subcommand("bench", "Measure what the checks of KV pages cost, on the engine itself (tessera bench --help).");
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments.front() == "bench") return report(run_bench(std::span(arguments).subspan(1)));
+  arguments = with_config(std::move(arguments));
   std::ranges::reverse(arguments);  // As CLI11 takes a vector.
   try {
     app.parse(std::move(arguments));
@@ -343,9 +344,7 @@ int run(int argc, char** argv) {
   } else {
     status = run_plan(plan);
   }
-  if (status.ok()) return 0;
-  std::cerr << "tessera: " << status.message() << std::endl;
-  return 1;
+  return report(status);
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 
 #include "chat_client.h"
 #include "progress.h"
-#include "tessera/backends/cpu/reference/reference_backend.h"
-#include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/logging.h"
@@ -38,26 +36,13 @@ constexpr std::int64_t kDefaultPoolTokens = 32768;
 constexpr request::EngineId kPrefillEngine = 0;  // Also the unified engine's.
 constexpr request::EngineId kDecodeEngine = 1;
 
-base::Result<std::unique_ptr<ops::Backend>> make_backend(const ServeOptions& options) {
-  if (options.backend == "reference") return backends::cpu::make_reference_backend();
-  backends::cpu::SimdOptions simd;
-  simd.threads = static_cast<int>(options.threads);
-  using backends::cpu::SimdTarget;
-  if (options.simd_target == "avx2") simd.target = SimdTarget::kAvx2;
-  if (options.simd_target == "avx512") simd.target = SimdTarget::kAvx512;
-  if (options.simd_target == "avx512_bf16") simd.target = SimdTarget::kAvx512Bf16;
-  return backends::cpu::make_simd_backend(simd);
-}
-
 // What the flags say of one phase's KV, "auto" resolved.
 ops::KvFormat kv_format(const ServeOptions& options, request::EngineRole role) {
   const std::string& own =
       role == request::EngineRole::kDecode ? options.decode_kv_cache_dtype : options.prefill_kv_cache_dtype;
   const std::string& wanted = own.empty() ? options.kv_cache_dtype : own;
-  if (wanted == "bf16") return ops::KvFormat::kBF16;
-  if (wanted == "fp8_e4m3") return ops::KvFormat::kF8E4M3;
-  if (wanted == "f32") return ops::KvFormat::kF32;
-  return role == request::EngineRole::kDecode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
+  return kv_format_of(wanted).value_or(role == request::EngineRole::kDecode ? ops::KvFormat::kF8E4M3
+                                                                            : ops::KvFormat::kBF16);
 }
 
 // Whether the two pools of a split server can hand over pages, known before anything is loaded.
@@ -184,7 +169,7 @@ class Serving {
 
   base::Status load(const ServeOptions& options) {
     const std::filesystem::path dir(options.model);
-    TESSERA_ASSIGN_OR_RETURN(backend_, make_backend(options));
+    TESSERA_ASSIGN_OR_RETURN(backend_, make_backend(options.backend));
     base::log().info("backend {}", backend_->name());
     TESSERA_ASSIGN_OR_RETURN(TextFiles text_files, load_text_files(dir, options.chat_format));
     tokenizer_ = std::move(text_files.tokenizer);

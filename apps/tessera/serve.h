@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend_choice.h"
 #include "tessera/base/status.h"
 
 namespace tessera::app {
@@ -21,9 +22,7 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::int64_t request_body_mib = 256;  // Of all bodies in memory at once.
 
-  std::string backend = "simd";      // simd or reference
-  std::string simd_target = "best";  // best, avx2, avx512, avx512_bf16
-  std::int64_t threads = 0;
+  BackendOptions backend;
 
   std::string kv_cache_dtype = "auto";  // Both phases; auto: bf16 for prefill and unified, fp8_e4m3 for decode.
   std::string prefill_kv_cache_dtype;   // Override one phase.

@@ -39,6 +39,7 @@ struct EngineParts {
   request::EngineEventQueue& events;
   const base::Clock& clock;
   std::unique_ptr<kv_transfer::Endpoint> endpoint;  // Of prefill and decode engines; its id is the engine's.
+  kv_cache::VerifierFactory make_verifier = {};     // Of the step's check; tessera_bench alone sets it.
 };
 
 enum class Turn : std::uint8_t {

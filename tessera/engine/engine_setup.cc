@@ -87,8 +87,9 @@ base::Status EngineLoop::allocate() {
   limits.tokens_max = config_.running_max + config_.chunked_prefill_size;
   limits.pages_per_row_max = base::ceil_div(context, config_.page_size);
   limits.context_tokens_max = context;
-  TESSERA_ASSIGN_OR_RETURN(
-      runner_, StepRunner::create({parts_.backend, *stream_, model, parts_.clock, config_.observer}, limits, plan_));
+  TESSERA_ASSIGN_OR_RETURN(runner_, StepRunner::create({parts_.backend, *stream_, model, parts_.clock, config_.observer,
+                                                        parts_.make_verifier},
+                                                       limits, plan_));
 
   // The handoff's buffers can only be made once the pool is there; their room is kept free until then.
   std::int64_t reserved = 0;

@@ -54,10 +54,11 @@ base::Result<std::unique_ptr<StepRunner>> StepRunner::create(const Parts& parts,
                            kv_cache::PageTable::create(parts.backend, limits.rows_max, limits.pages_per_row_max));
   plan.lines.push_back({"page table", runner->page_table_->device_bytes(),
                         fmt::format("{} rows of {} pages", limits.rows_max, limits.pages_per_row_max)});
-  TESSERA_ASSIGN_OR_RETURN(runner->verifier_,
-                           kv_cache::Verifier::create(parts.backend, {.rows_max = limits.rows_max,
-                                                                      .pages_per_row_max = limits.pages_per_row_max,
-                                                                      .tokens_max = limits.tokens_max}));
+  const kv_cache::VerifierLimits verifier_limits{
+      .rows_max = limits.rows_max, .pages_per_row_max = limits.pages_per_row_max, .tokens_max = limits.tokens_max};
+  TESSERA_ASSIGN_OR_RETURN(runner->verifier_, parts.make_verifier
+                                                  ? parts.make_verifier(parts.backend, verifier_limits)
+                                                  : kv_cache::Verifier::create(parts.backend, verifier_limits));
   plan.lines.push_back({"page verifier", runner->verifier_->device_bytes(),
                         fmt::format("tags, owners and sanitized rows for {} x {} pages, {} tokens a step",
                                     limits.rows_max, limits.pages_per_row_max, limits.tokens_max)});

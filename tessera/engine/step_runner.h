@@ -62,6 +62,7 @@ class StepRunner {
     const models::Model& model;
     const base::Clock& clock;
     StepObserver* observer = nullptr;
+    kv_cache::VerifierFactory make_verifier = {};
   };
   // Allocates everything that depends on the limits, and adds a line for each to the plan.
   static base::Result<std::unique_ptr<StepRunner>> create(const Parts& parts, const StepLimits& limits,

@@ -66,14 +66,22 @@ struct Verifier::Arrays {
 };
 
 base::Result<std::unique_ptr<Verifier>> Verifier::create(ops::Backend& backend, const VerifierLimits& limits) {
-  TESSERA_CHECK(limits.rows_max > 0 && limits.pages_per_row_max > 0 && limits.tokens_max >= 0);
-  const std::int64_t bytes = Arrays::carve(nullptr, limits).bytes;
-  TESSERA_ASSIGN_OR_RETURN(ops::Buffer storage, backend.allocate(bytes, "page verifier"));
+  TESSERA_ASSIGN_OR_RETURN(ops::Buffer storage, backend.allocate(storage_bytes(limits), "page verifier"));
   return std::unique_ptr<Verifier>(new Verifier(backend, limits, std::move(storage)));
 }
 
 Verifier::Verifier(ops::Backend& backend, const VerifierLimits& limits, ops::Buffer storage)
     : backend_(backend), limits_(limits), storage_(std::move(storage)) {}
+
+std::int64_t Verifier::storage_bytes(const VerifierLimits& limits) {
+  TESSERA_CHECK(limits.rows_max > 0 && limits.pages_per_row_max > 0 && limits.tokens_max >= 0);
+  return Arrays::carve(nullptr, limits).bytes;
+}
+
+CheckedPages Verifier::unchecked(const UncheckedArrays& arrays) {
+  return CheckedPages{ops::VerifiedPages(arrays.table, arrays.kv_lens, arrays.rows, arrays.max_pages_per_row),
+                      ops::WritableSlots(arrays.slots, arrays.tokens)};
+}
 
 CheckedPages Verifier::check_before(ops::Stream& stream, const CheckInput& input) {
   const std::int64_t rows = static_cast<std::int64_t>(input.rows.size());

@@ -3,9 +3,13 @@
 //
 // A step is: check_before (enqueues the check, gives the two views), forward, sample, check_after (enqueues the check
 // again, verdicts only), read_verdicts (synchronizes). Tokens of a row are emitted only if both verdicts are clean.
+//
+// One class derives from it: tessera_bench's, which leaves the check out to measure what it costs. A rule of
+// tests/style allows no other.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -49,23 +53,41 @@ struct CheckedPages {
 class Verifier {
  public:
   static base::Result<std::unique_ptr<Verifier>> create(ops::Backend& backend, const VerifierLimits& limits);
+  virtual ~Verifier() = default;
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
 
   // Enqueues the check and returns the sanitized views, valid until the next check_before. Exceeding the limits is a
   // programmer's error.
-  CheckedPages check_before(ops::Stream& stream, const CheckInput& input);
+  virtual CheckedPages check_before(ops::Stream& stream, const CheckInput& input);
   // The same comparison again over the same rows as the last check_before, against the records as they are now; changes
   // no view.
-  void check_after(ops::Stream& stream);
+  virtual void check_after(ops::Stream& stream);
 
   // Waits for the stream; verdict r is the first failing one of the two checks (after where before was clean).
-  std::span<const ops::RowVerdict> read_verdicts(ops::Stream& stream);
+  virtual std::span<const ops::RowVerdict> read_verdicts(ops::Stream& stream);
 
   // Device memory it holds.
   std::int64_t device_bytes() const { return storage_.bytes(); }
 
+ protected:
+  // Device arrays that nobody has checked.
+  struct UncheckedArrays {
+    const std::int32_t* table = nullptr;    // [rows, max_pages_per_row]
+    const std::int32_t* kv_lens = nullptr;  // [rows]
+    std::int64_t rows = 0;
+    std::int64_t max_pages_per_row = 0;
+    const std::int64_t* slots = nullptr;  // [tokens]
+    std::int64_t tokens = 0;
+  };
+  Verifier(ops::Backend& backend, const VerifierLimits& limits, ops::Buffer storage);
+  // For the class that measures the check: the views without one.
+  static CheckedPages unchecked(const UncheckedArrays& arrays);
+  // Device memory that a verifier of these limits needs, for `storage`.
+  static std::int64_t storage_bytes(const VerifierLimits& limits);
+
  private:
   struct Arrays;  // Typed pointers into storage_.
-  Verifier(ops::Backend& backend, const VerifierLimits& limits, ops::Buffer storage);
   ops::Backend& backend_;
   const VerifierLimits limits_;
   ops::Buffer storage_;
@@ -79,5 +101,9 @@ class Verifier {
   std::vector<ops::RowVerdict> verdicts_;
   std::vector<ops::RowVerdict> verdicts_after_;
 };
+
+// Makes an engine's verifier; empty: Verifier::create.
+using VerifierFactory =
+    std::function<base::Result<std::unique_ptr<Verifier>>(ops::Backend& backend, const VerifierLimits& limits)>;
 
 }  // namespace tessera::kv_cache

@@ -153,6 +153,22 @@ TEST(BannedConstructsCanary, FindsEach) {
   EXPECT_THAT(check("tessera/ops/a.cc", "#ifdef X\n#endif\n"), IsEmpty());
 }
 
+TEST(PageProofCanary, FindsWhoeverProvesPagesWithoutACheck) {
+  auto check = [](std::string path, std::string text) { return check_page_proof({path, text}); };
+  const std::string derived = "class Lax final\n    : public kv_cache::Verifier {\n};\n";
+  EXPECT_THAT(what(check("tests/serving/a_test.cc", derived)), HasSubstr("derives from Verifier"));
+  EXPECT_THAT(check("tessera/engine/a.h", "struct Lax : Verifier {};\n"), SizeIs(1));
+  EXPECT_THAT(check("apps/tessera_bench/a.h", derived), IsEmpty());
+  EXPECT_THAT(check("tests/a_test.cc", "class OfTheVerifier { Verifier* verifier; };\n"), IsEmpty());
+  EXPECT_THAT(check("apps/tessera/serve.cc", "parts.make_verifier = f;\n"), SizeIs(1));
+  for (const std::string made : {"f(ops::VerifiedPages(a, b, 1, 1));", "ops::VerifiedPages p{a, b, 1, 1};",
+                                 "ops::WritableSlots slots(a, 1);", "return WritableSlots{a, 1};"}) {
+    EXPECT_THAT(check("apps/tessera_bench/a.cc", made + "\n"), SizeIs(1)) << made;
+    EXPECT_THAT(check("tessera/kv_cache/verifier.cc", made + "\n"), IsEmpty()) << made;
+  }
+  EXPECT_THAT(check("tessera/models/a.h", "void f(ops::VerifiedPages pages, int n);\n"), IsEmpty());
+}
+
 TEST(FileNameCanary, WantsNamesThatSaySomething) {
   EXPECT_THAT(check_file_name({"tessera/ops/string_utils.cc", ""}), SizeIs(1));
   EXPECT_THAT(check_file_name({"tessera/ops/PagePool.h", ""}), SizeIs(1));

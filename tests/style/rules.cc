@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <regex>
 
 #include "tests/style/lines.h"
 
@@ -198,6 +199,31 @@ Violations check_banned_constructs(const SourceFile& file) {
     }
     if (file.path.starts_with("tessera/models/") && is_cpp(file.path) && trimmed(line).starts_with("#if")) {
       found.push_back({file.path, number, "a preprocessor condition in models"});
+    }
+  });
+  return found;
+}
+
+Violations check_page_proof(const SourceFile& file) {
+  Violations found;
+  if (!is_cpp(file.path) || file.path.starts_with("tests/style/")) return found;
+  const bool verifier = file.path == "tessera/kv_cache/verifier.h" || file.path == "tessera/kv_cache/verifier.cc";
+  const bool measures = file.path.starts_with("apps/tessera_bench/");
+  // Over the whole text, as a declaration may break at its colon.
+  static const std::regex derived(R"(\b(class|struct)\s+\w+(\s+final)?\s*:[^{;]*\bVerifier\b)");
+  if (!verifier && !measures && std::regex_search(file.text, derived)) {
+    found.push_back({file.path, 0, "derives from Verifier, which only tessera_bench may"});
+  }
+  static const std::regex made(R"(\b(VerifiedPages|WritableSlots)(\s+\w+)?\s*[({]\s*[^)}\s])");
+  const bool declares = file.path == "tessera/ops/verified_pages.h";
+  for_each_line(file, [&](int number, std::string_view line) {
+    if (!measures && !file.path.starts_with("tessera/engine/") && has_word(line, "make_verifier")) {
+      found.push_back({file.path, number, "sets an engine's verifier, which only tessera_bench may"});
+    }
+    if (verifier || declares) return;
+    const std::string_view code = line.substr(0, line.find("//"));
+    if (std::regex_search(code.begin(), code.end(), made)) {
+      found.push_back({file.path, number, "makes verified pages or slots, which only the Verifier may"});
     }
   });
   return found;

@@ -1,0 +1,44 @@
+#include "backend_choice.h"
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/backends/cpu/reference/reference_backend.h"
+#include "tessera/backends/cpu/simd/simd_backend.h"
+
+namespace tessera::app {
+
+void add_backend_options(CLI::App& command, BackendOptions& options) {
+  const std::string group = "Backend";
+  command.add_option("--backend", options.name, "simd, or reference: the slow judge.")
+      ->check(CLI::IsMember({"simd", "reference"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--simd-target", options.simd_target, "Instruction set: best, avx2, avx512, avx512_bf16.")
+      ->check(CLI::IsMember({"best", "avx2", "avx512", "avx512_bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--threads", options.threads, "Threads of the backend; 0: one for each physical core.")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(group);
+}
+
+base::Result<std::unique_ptr<ops::Backend>> make_backend(const BackendOptions& options) {
+  if (options.name == "reference") return backends::cpu::make_reference_backend();
+  backends::cpu::SimdOptions simd;
+  simd.threads = static_cast<int>(options.threads);
+  using backends::cpu::SimdTarget;
+  if (options.simd_target == "avx2") simd.target = SimdTarget::kAvx2;
+  if (options.simd_target == "avx512") simd.target = SimdTarget::kAvx512;
+  if (options.simd_target == "avx512_bf16") simd.target = SimdTarget::kAvx512Bf16;
+  return backends::cpu::make_simd_backend(simd);
+}
+
+std::optional<ops::KvFormat> kv_format_of(std::string_view name) {
+  if (name == "bf16") return ops::KvFormat::kBF16;
+  if (name == "fp8_e4m3") return ops::KvFormat::kF8E4M3;
+  if (name == "f32") return ops::KvFormat::kF32;
+  return std::nullopt;
+}
+
+}  // namespace tessera::app

@@ -1,0 +1,36 @@
+// Which backend a command computes on, as its flags say: the one place where a backend is chosen, for every command
+// that runs a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/base/status.h"
+#include "tessera/ops/backend.h"
+#include "tessera/ops/kv_layout.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tessera::app {
+
+struct BackendOptions {
+  std::string name = "simd";         // simd or reference
+  std::string simd_target = "best";  // best, avx2, avx512, avx512_bf16
+  std::int64_t threads = 0;          // 0: one for each physical core.
+};
+
+// Adds --backend, --simd-target and --threads to a command, as the group "Backend" of its help.
+void add_backend_options(CLI::App& command, BackendOptions& options);
+
+// unimplemented: the processor lacks the instruction set that was asked for.
+base::Result<std::unique_ptr<ops::Backend>> make_backend(const BackendOptions& options);
+
+// The format that --kv-cache-dtype and its like name; nothing for "auto".
+std::optional<ops::KvFormat> kv_format_of(std::string_view name);
+
+}  // namespace tessera::app
