@@ -106,6 +106,20 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->check(CLI::PositiveNumber)
       ->group(memory);
 
+  const std::string integrity = "Integrity";
+  serve
+      .add_option(
+          "--on-integrity-error", options.on_integrity_error,
+          "When a check of a request's KV pages fails: abort ends it with an error; recompute computes it again "
+          "from its prompt, exactly, a few times at most, so that its client sees a pause.")
+      ->check(CLI::IsMember({"abort", "recompute"}))
+      ->capture_default_str()
+      ->group(integrity);
+  serve
+      .add_flag("--shared-prefix-cache", options.shared_prefix_cache,
+                "Let all API keys share cached prompts. One can then learn, by timing, what others have asked.")
+      ->group(integrity);
+
   const std::string scheduling = "Scheduling";
   serve
       .add_option("--max-running-requests,--max-num-seqs", options.max_running_requests,

@@ -73,6 +73,9 @@ base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, co
   config.chunked_prefill_size = options.chunked_prefill_size;
   config.context_tokens_max = options.context_length;
   config.sequences_max = options.max_queued_requests;
+  if (options.on_integrity_error == "recompute") {
+    config.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+  }
   // The two pools of a process share its weights: they are counted once.
   if (role == request::EngineRole::kDecode) config.weight_memory = engine::WeightMemory::kCountedElsewhere;
   const std::int64_t own_pages = role == request::EngineRole::kDecode ? options.decode_pages : options.prefill_pages;
@@ -234,6 +237,12 @@ class Serving {
     service_options.vocab_size = model_->config().vocab_size;
     service_options.parsers = parsers_;
     if (options.reasoning_field == "reasoning") service_options.reasoning_field = server::ReasoningField::kReasoning;
+    if (options.shared_prefix_cache) service_options.prefix_sharing = server::PrefixSharing::kEverybody;
+    base::log().info("prefix cache: {}; a failed page check: {}",
+                     options.shared_prefix_cache ? "one, shared by everybody (--shared-prefix-cache)"
+                                                 : fmt::format("apart for each of {} tenants",
+                                                               std::max<std::size_t>(1, options.api_keys.size())),
+                     options.on_integrity_error);
     service_ = std::make_unique<server::Service>(std::move(service_options), *tokenizer_, chat_format_.get(), *router_,
                                                  clock_);
     for (const auto& engine : engines_) engine->start();

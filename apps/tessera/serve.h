@@ -33,6 +33,9 @@ struct ServeOptions {
   std::int64_t decode_pages = 0;
   double mem_fraction_static = 0.0;  // Of this machine's memory, for everything; 0: pools as said above.
 
+  std::string on_integrity_error = "abort";  // or recompute
+  bool shared_prefix_cache = false;          // Between API keys.
+
   std::int64_t context_length = 0;
   std::int64_t max_running_requests = 64;
   std::int64_t chunked_prefill_size = 512;

@@ -53,8 +53,10 @@ bool EngineLoop::receive_commands() {
       start(std::move(*start_command));
     } else if (const auto* abort_command = std::get_if<request::AbortSequence>(&command)) {
       abort(abort_command->id);
-    } else {
+    } else if (std::holds_alternative<request::FlushPrefixCache>(command)) {
       cache_->clear();
+    } else {
+      audit_quarantined();
     }
   }
   return !commands.empty();
@@ -96,6 +98,7 @@ void EngineLoop::start(request::StartSequence command) {
   sequence.spec = std::move(command.spec);
   sequence.generated = std::move(command.generated);
   sequence.decode_engine = command.decode_engine;
+  sequence.integrity_recomputes = command.integrity_recomputes;
   table_.insert(std::move(sequence));
 }
 
@@ -166,12 +169,16 @@ bool EngineLoop::admit() {
   const auto waiting = [](auto& entry) { return entry.second.state == SequenceState::kWaiting; };
   const auto head = std::find_if(table_.begin(), table_.end(), waiting);
   if (head == table_.end()) return false;
-  const scheduler::PoolView pool = pages_->view();
+  scheduler::PoolView pool = pages_->view();
   const std::int64_t holding =
       std::count_if(table_.begin(), table_.end(), [&](auto& entry) { return !waiting(entry); });
   const scheduler::Limits limits = scheduler_limits();
   const Blocked now{head->first, pool.available, holding, limits.running_max};
   if (blocked_ == now) return false;
+  // Nobody holds a page: what is not available now never will be. Who waited for pages that were lost would wait for
+  // ever.
+  const bool pages_lost = holding == 0 && pool.available < pool.usable;
+  if (pages_lost) pool.usable = pool.available;
 
   // The prefix of a sequence that is about to be admitted is leased while the plan is made, so that nothing that the
   // plan counts on can be evicted by what the plan does.
@@ -187,6 +194,7 @@ bool EngineLoop::admit() {
   };
   const scheduler::AdmissionPlan plan = scheduler::plan_admission(views(), pool, limits, prefix_hit);
   bool moved = false;
+  if (pages_lost && !plan.refused.empty()) report_audit();
   for (const SequenceId id : plan.refused) {
     Sequence& sequence = *table_.find(id);
     if (sequence.receive_key.has_value()) {

@@ -91,11 +91,15 @@ class EngineLoop {
   void finish(Sequence& sequence, request::FinishReason reason);
   void fail(Sequence& sequence, base::Status status);
   void fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where);
+  void recompute_or_fail(Sequence& sequence, base::Status status);
   void preempt(Sequence& sequence);
+  void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);
   void drop(Sequence& sequence);  // Without an event: the client left, or the sequence lives on elsewhere.
   void publish_stats(Turn turn);
   void audit_when_idle();
+  void report_audit();
+  void audit_quarantined();
 
   // engine_loop_handoff.cc.
   bool move_handoffs();
@@ -105,6 +109,8 @@ class EngineLoop {
   void take_offer(kv_transfer::OfferReceived offer);
   void take_committed(const kv_transfer::HandoffCommitted& event);
   void take_aborted(const kv_transfer::HandoffAborted& event);
+  void end_failed_handoff(Sequence& sequence, const base::Status& status,
+                          const std::optional<ops::RowVerdict>& verdict);
   base::Status accept(Sequence& sequence, std::int64_t cached_pages);
 
   const EngineConfig config_;

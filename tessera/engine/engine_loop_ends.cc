@@ -27,6 +27,10 @@ std::string failed_check_names(std::uint32_t bits) {
   return names;
 }
 
+base::Status failed_check() {
+  return base::corruption("an integrity check of the request's KV cache failed; the request was ended");
+}
+
 }  // namespace
 
 // Lays the time since the sequence's current phase began to that phase. A prefill engine has only one, which ended when
@@ -63,12 +67,51 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
       verdict.logical_page, verdict.page_id, verdict.expected, verdict.found, sequence.leases.size());
   count_time(sequence);
   pages_->quarantine(sequence, verdict);
-  fail(sequence, base::corruption("an integrity check of the request's KV cache failed; the request was ended"));
+  recompute_or_fail(sequence, failed_check());
+}
+
+// What follows when something proved damaged that only this sequence's work has seen. To compute it again is exact: the
+// prompt's KV comes from the prefill plan once more, and what was generated is replayed, not drawn.
+void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
+  const SequenceId id = sequence.spec.id;
+  const IntegrityConfig& integrity = config_.integrity;
+  const bool may_recompute =
+      integrity.on_error == kv_cache::OnIntegrityError::kRecompute && !sequence.aborted && !sequence.read_damage;
+  if (may_recompute && config_.role == request::EngineRole::kDecode && sequence.state != SequenceState::kComputing) {
+    // The prefill engine holds the sequence until the handoff is done: it hears how this one ended, and computes again
+    // or says that the sequence failed. This engine has said nothing of the sequence yet.
+    drop(sequence);
+    return;
+  }
+  if (may_recompute && sequence.integrity_recomputes < integrity.recomputes_max) {
+    ++sequence.integrity_recomputes;
+    ++sequence.report.integrity_recomputes;
+    ++counters_.integrity_recomputes;
+    base::log().warn("engine {}: request {} sequence {} is computed again: time {} of at most {}", info_.id,
+                     sequence.spec.request_id, id, sequence.integrity_recomputes, integrity.recomputes_max);
+    start_again(sequence);
+    return;
+  }
+  if (may_recompute) {
+    base::log().error("engine {}: request {} sequence {} was computed again {} times after failed checks, and ends",
+                      info_.id, sequence.spec.request_id, id, sequence.integrity_recomputes);
+  }
+  fail(sequence, std::move(status));
 }
 
 void EngineLoop::preempt(Sequence& sequence) {
+  if (sequence.read_damage) {
+    // Its pages go before the check that would have failed on them.
+    fail(sequence, failed_check());
+    return;
+  }
   ++counters_.preemptions;
   ++sequence.report.preemptions;
+  start_again(sequence);
+}
+
+// Gives up what was computed, but not what was emitted: the sequence goes back to where its prompt is computed.
+void EngineLoop::start_again(Sequence& sequence) {
   count_time(sequence);
   if (config_.role == request::EngineRole::kDecode) {
     outbox_.add(request::SequencePreempted{sequence.spec.id, std::move(sequence.generated), sequence.report});
@@ -138,10 +181,24 @@ base::Status EngineLoop::audit() {
 
 void EngineLoop::audit_when_idle() {
   if (table_.size() > 0 || parts_.clock.now() - audited_ < config_.audit_interval) return;
+  report_audit();
+}
+
+void EngineLoop::report_audit() {
   audited_ = parts_.clock.now();
   if (base::Status status = audit(); !status.ok()) {
+    ++counters_.audit_failures;
+    stats_changed_ = true;
     base::log().error("engine {}: the page accounts do not balance: {}", info_.id, status.to_string());
   }
+}
+
+void EngineLoop::audit_quarantined() {
+  const kv_cache::QuarantineAudit audited = pool_->audit_quarantined(*stream_);
+  counters_.audited_pages_freed += audited.freed;
+  counters_.audited_pages_kept += audited.kept;
+  base::log().info("engine {}: audit of quarantined pages: {} read back right and are in service again, {} are kept",
+                   info_.id, audited.freed, audited.kept);
 }
 
 }  // namespace tessera::engine

@@ -12,6 +12,11 @@ namespace tessera::engine {
 
 namespace {
 
+// Bytes that are not those that were written, in a pool or on the way.
+bool is_damage(const base::Status& status) {
+  return status.code() == base::StatusCode::kCorruption || status.code() == base::StatusCode::kDataLoss;
+}
+
 // What a client may know of a handoff's failure: a fixed text for each kind.
 base::Status public_status(const base::Status& status) {
   switch (status.code()) {
@@ -63,7 +68,7 @@ bool EngineLoop::offer_pending() {
     kv_transfer::HandoffRequest request;
     request.id = last_handoff_ + 1;
     request.peer = static_cast<kv_transfer::PeerId>(sequence.decode_engine);
-    request.blob = request::encode_ticket({sequence.spec, sequence.generated});
+    request.blob = request::encode_ticket({sequence.spec, sequence.generated, sequence.integrity_recomputes});
     request.kv_len = static_cast<std::int32_t>(sequence.prompt_tokens());
     request.leases =
         std::span(sequence.leases).first(static_cast<std::size_t>(base::ceil_div(request.kv_len, config_.page_size)));
@@ -106,10 +111,19 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
     base::log().error("engine {}: handoff of request {} sequence {} to engine {} failed: {}", info_.id,
                       sequence.spec.request_id, sequence.spec.id, sequence.decode_engine, event.status.to_string());
   }
-  if (event.verdict.has_value()) {
-    fail_corrupt(sequence, *event.verdict, "handoff");
+  end_failed_handoff(sequence, event.status, event.verdict);
+}
+
+// ---- Either side ----
+
+void EngineLoop::end_failed_handoff(Sequence& sequence, const base::Status& status,
+                                    const std::optional<ops::RowVerdict>& verdict) {
+  if (verdict.has_value()) {
+    fail_corrupt(sequence, *verdict, "handoff");
+  } else if (is_damage(status)) {
+    recompute_or_fail(sequence, public_status(status));
   } else {
-    fail(sequence, public_status(event.status));
+    fail(sequence, public_status(status));
   }
 }
 
@@ -151,6 +165,7 @@ void EngineLoop::take_offer(kv_transfer::OfferReceived offer) {
   Sequence sequence;
   sequence.spec = std::move(ticket->spec);
   sequence.generated = std::move(ticket->generated);
+  sequence.integrity_recomputes = ticket->integrity_recomputes;
   sequence.receive_key = offer.key;
   receiving_.emplace(offer.key, sequence.spec.id);
   table_.insert(std::move(sequence));
@@ -195,11 +210,7 @@ void EngineLoop::take_aborted(const kv_transfer::HandoffAborted& event) {
     base::log().error("engine {}: handoff of request {} sequence {} from engine {} failed: {}", info_.id,
                       sequence.spec.request_id, sequence.spec.id, event.key.peer, event.status.to_string());
   }
-  if (event.verdict.has_value()) {
-    fail_corrupt(sequence, *event.verdict, "handoff");
-  } else {
-    fail(sequence, public_status(event.status));
-  }
+  end_failed_handoff(sequence, event.status, event.verdict);
 }
 
 }  // namespace tessera::engine

@@ -32,6 +32,7 @@ base::Status check_config(const EngineConfig& config, const EngineParts& parts) 
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunk_pages, 1, 4096, "pages of a handoff chunk"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunks_per_tick, 1, 1 << 20, "handoff chunks between steps"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.prefill_ahead_max, 1, 1 << 16, "prompts prefilled ahead"));
+  TESSERA_RETURN_IF_ERROR(in_range(config.integrity.recomputes_max, 0, 1 << 20, "recomputes of a sequence"));
   if (config.pages == 0 && config.memory_budget_bytes == 0) {
     return base::invalid_argument("an engine needs a number of KV pages or a memory budget");
   }
@@ -116,6 +117,7 @@ base::Status EngineLoop::allocate() {
   info_.pages = pages;
   info_.context_tokens_max = std::min(context, pages * config_.page_size);
   info_.running_max = config_.running_max;
+  info_.on_integrity_error = config_.integrity.on_error;
 
   kv_cache::PrefixScope scope;
   scope.model_digest =

@@ -21,6 +21,7 @@ using request::SequenceId;
 // Where a sequence is in its life here. A sequence that ended is not in the table.
 //   unified:  kWaiting -> kComputing -> (end), and back to kWaiting by preemption
 //   prefill:  kWaiting -> kComputing -> kHandoffPending -> kSending -> (end)
+// (both back to kWaiting from any state after a failed check, with OnIntegrityError::kRecompute)
 //   decode:   kWaiting -> kReceiving -> kComputing -> (end)
 // A decode engine without room leaves what it is offered in kWaiting; on the prefill engine it is in kSending all the
 // while. Prompts wait in the prefill engine's kWaiting while too many are there (HandoffConfig::prefill_ahead_max).
@@ -42,6 +43,8 @@ struct Sequence {
   // A page that it holds was found damaged after steps had read it: what it emitted may be wrong already, so that it
   // ends, whatever OnIntegrityError says.
   bool read_damage = false;
+  // How often it was computed again after a failed check, on this engine or before it got here.
+  std::int32_t integrity_recomputes = 0;
   request::EngineId decode_engine = -1;
   std::vector<kv_cache::Lease> leases;                 // Logical page j is leases[j].
   std::uint64_t leases_epoch = 0;                      // Changes, to a number never used before, whenever leases does.

@@ -21,5 +21,9 @@ enum class OnIntegrityError : std::uint8_t {
   kAbort,      // The sequence ends with an error.
   kRecompute,  // Its pages are computed again and it goes on, exactly as if undisturbed.
 };
+// Likewise.
+constexpr std::string_view on_integrity_error_name(OnIntegrityError action) {
+  return action == OnIntegrityError::kAbort ? "abort" : "recompute";
+}
 
 }  // namespace tessera::kv_cache

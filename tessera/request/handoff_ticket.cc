@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tickets are written in host order");
 
-constexpr std::uint32_t kTicketVersion = 0x74686f01;  // "tho", 1.
+constexpr std::uint32_t kTicketVersion = 0x74686f02;  // "tho", 2.
 
 class Writer {
  public:
@@ -112,6 +112,7 @@ std::vector<std::byte> encode_ticket(const HandoffTicket& ticket) {
   out.put(static_cast<std::uint8_t>(sampling.logprobs));
   out.put(sampling.top_logprobs);
   out.put_ids(ticket.generated);
+  out.put(ticket.integrity_recomputes);
   return out.take();
 }
 
@@ -136,6 +137,7 @@ base::Result<HandoffTicket> decode_ticket(std::span<const std::byte> bytes) {
   sampling.logprobs = in.get_flag();
   sampling.top_logprobs = in.get<std::int32_t>();
   ticket.generated = in.get_ids(base::limits::kContextMax);
+  ticket.integrity_recomputes = in.get<std::int32_t>();
   if (!in.ok() || !in.at_end()) {
     return base::failure(base::data_loss("handoff ticket: truncated, too long, or a number out of its range"));
   }
@@ -143,7 +145,8 @@ base::Result<HandoffTicket> decode_ticket(std::span<const std::byte> bytes) {
   const bool plausible = ticket.spec.id != 0 && !ticket.spec.prompt.empty() && !ticket.generated.empty() &&
                          sampling.temperature >= 0.0f && sampling.temperature <= 1e6f && sampling.top_p >= 0.0f &&
                          sampling.top_p <= 1.0f && sampling.top_k >= 0 && sampling.max_tokens >= 1 &&
-                         sampling.top_logprobs >= 0 && sampling.top_logprobs <= base::limits::kTopLogprobsMax;
+                         sampling.top_logprobs >= 0 && sampling.top_logprobs <= base::limits::kTopLogprobsMax &&
+                         ticket.integrity_recomputes >= 0;
   if (!plausible) return base::failure(base::data_loss("handoff ticket: a field is outside its range"));
   return ticket;
 }

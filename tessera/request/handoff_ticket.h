@@ -17,6 +17,7 @@ struct HandoffTicket {
   SequenceSpec spec;
   // Emitted so far; at least the first token, which prefill sampled.
   std::vector<std::int32_t> generated;
+  std::int32_t integrity_recomputes = 0;  // Of the sequence so far (StartSequence).
 };
 
 // Lengths of the two strings in a ticket, at most.

@@ -24,6 +24,7 @@ HandoffTicket sample_ticket() {
   ticket.spec.sampling.logprobs = true;
   ticket.spec.sampling.top_logprobs = 3;
   ticket.generated = {9, 8};
+  ticket.integrity_recomputes = 2;
   return ticket;
 }
 
@@ -46,6 +47,7 @@ TEST(HandoffTicket, RoundTripKeepsEveryField) {
   EXPECT_TRUE(back->spec.sampling.logprobs);
   EXPECT_EQ(back->spec.sampling.top_logprobs, 3);
   EXPECT_EQ(back->generated, ticket.generated);
+  EXPECT_EQ(back->integrity_recomputes, 2);
 }
 
 TEST(HandoffTicket, EveryTruncationAndAnExtraByteAreRefused) {
@@ -75,6 +77,7 @@ TEST(HandoffTicket, ImplausibleFieldsAreRefused) {
   EXPECT_TRUE(refused([](HandoffTicket& t) { t.spec.sampling.top_p = 1.5f; }));
   EXPECT_TRUE(refused([](HandoffTicket& t) { t.spec.sampling.max_tokens = 0; }));
   EXPECT_TRUE(refused([](HandoffTicket& t) { t.spec.sampling.top_logprobs = 21; }));
+  EXPECT_TRUE(refused([](HandoffTicket& t) { t.integrity_recomputes = -1; }));
   EXPECT_TRUE(refused([](HandoffTicket& t) { t.spec.request_id.assign(5000, 'x'); }));
 }
 

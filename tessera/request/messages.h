@@ -10,6 +10,7 @@
 
 #include "tessera/base/bounded_queue.h"
 #include "tessera/base/status.h"
+#include "tessera/kv_cache/integrity.h"
 #include "tessera/ops/kv_layout.h"
 #include "tessera/request/sequence_spec.h"
 
@@ -28,11 +29,13 @@ using EngineId = std::int32_t;
 
 // Unified engine: run the sequence. Prefill engine: prefill it, sample its first token, hand it to decode_engine.
 // `generated` is empty at first; after a preemption it holds the tokens that were already emitted: they are replayed,
-// forced and not emitted again, and then the sequence goes on exactly as if undisturbed.
+// forced and not emitted again, and then the sequence goes on exactly as if undisturbed. `integrity_recomputes` is how
+// often it was computed again after a failed check so far, on any engine.
 struct StartSequence {
   SequenceSpec spec;
   std::vector<std::int32_t> generated;
   EngineId decode_engine = -1;
+  std::int32_t integrity_recomputes = 0;
 };
 
 // Forget the sequence, wherever it is; frees its pages. No event answers it. Unknown ids are remembered for a while, so
@@ -44,7 +47,11 @@ struct AbortSequence {
 // Drop every cached page that nobody uses.
 struct FlushPrefixCache {};
 
-using EngineCommand = std::variant<StartSequence, AbortSequence, FlushPrefixCache>;
+// Rewrite the pages that a check failed on, and take those that read back right into service again
+// (kv_cache::PagePool::audit_quarantined). EngineStats count them.
+struct AuditQuarantinedPages {};
+
+using EngineCommand = std::variant<StartSequence, AbortSequence, FlushPrefixCache, AuditQuarantinedPages>;
 
 // ---- Events ----
 
@@ -76,7 +83,8 @@ struct SequenceReport {
   std::int64_t handoff_source_bytes = 0;  // Before conversion.
   std::int64_t handoff_wire_bytes = 0;    // After.
   std::int32_t preemptions = 0;
-  std::int64_t verified_steps = 0;  // Steps whose pages were checked before and after.
+  std::int32_t integrity_recomputes = 0;  // Times that it was computed again because a check of its pages failed.
+  std::int64_t verified_steps = 0;        // Steps whose pages were checked before and after.
   std::int64_t prefill_ns = 0;
   std::int64_t handoff_ns = 0;
   std::int64_t decode_ns = 0;
@@ -95,8 +103,9 @@ struct SequenceFailed {
   SequenceReport report;
 };
 
-// A decode engine ran out of pages and let go of this sequence; it must be started again with its generated tokens (the
-// driver does that). `generated` are all tokens emitted so far.
+// A decode engine ran out of pages, or a check failed and is answered by computing again, and it let go of this
+// sequence; it must be started again with its generated tokens (the driver does that). `generated` are all tokens
+// emitted so far.
 struct SequencePreempted {
   SequenceId id = 0;
   std::vector<std::int32_t> generated;
@@ -125,6 +134,10 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t rows_checked = 0;
   std::int64_t check_failures = 0;
+  std::int64_t integrity_recomputes = 0;  // Sequences that went back to be computed again after a failed check.
+  std::int64_t audited_pages_freed = 0;   // By AuditQuarantinedPages.
+  std::int64_t audited_pages_kept = 0;    // Likewise; a page that two audits kept counts twice.
+  std::int64_t audit_failures = 0;        // Times that the accounts of the pages did not balance.
   std::int64_t preemptions = 0;
   std::int64_t prompt_tokens = 0;
   std::int64_t generated_tokens = 0;
@@ -159,6 +172,7 @@ struct EngineInfo {
   std::int64_t pages = 0;
   std::int64_t context_tokens_max = 0;  // Of one sequence: the model's context or the pool, whichever is smaller.
   std::int64_t running_max = 0;
+  kv_cache::OnIntegrityError on_integrity_error = kv_cache::OnIntegrityError::kAbort;
 };
 
 // The driver's end of one engine.

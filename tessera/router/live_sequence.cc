@@ -15,6 +15,7 @@ void add_report(request::SequenceReport& sum, const request::SequenceReport& sha
   sum.handoff_source_bytes += share.handoff_source_bytes;
   sum.handoff_wire_bytes += share.handoff_wire_bytes;
   sum.preemptions += share.preemptions;
+  sum.integrity_recomputes += share.integrity_recomputes;
   sum.verified_steps += share.verified_steps;
   sum.prefill_ns += share.prefill_ns;
   sum.handoff_ns += share.handoff_ns;

@@ -161,7 +161,7 @@ base::Status Router::submit(request::SequenceSpec spec, Subscriber subscriber) {
   sequence.subscriber = std::make_shared<const Subscriber>(std::move(subscriber));
   for (const std::size_t first : candidates) {
     if (!state.engines[first].unsent.empty()) continue;
-    request::StartSequence start{sequence.spec, {}, -1};
+    request::StartSequence start{sequence.spec, {}, -1, 0};
     if (decode.has_value()) start.decode_engine = state.engines[*decode].endpoint->info().id;
     state.assign_locked(sequence, first, decode);
     if (state.engines[first].endpoint->try_send(std::move(start))) {
@@ -203,6 +203,11 @@ void Router::flush_prefix_cache() {
     state_->engines[i].prefixes.clear();
     state_->send_locked(i, request::FlushPrefixCache{});
   }
+}
+
+void Router::audit_quarantined_pages() {
+  std::lock_guard lock(state_->mutex);
+  for (std::size_t i = 0; i < state_->engines.size(); ++i) state_->send_locked(i, request::AuditQuarantinedPages{});
 }
 
 void Router::begin_drain() {

@@ -1,5 +1,5 @@
 // Drives the engines of one server: decides which engine runs a sequence, follows it through prefill, handoff and
-// decode, starts it again where it was preempted, and tells its subscriber what happened.
+// decode, starts it again where it lost its pages, and tells its subscriber what happened.
 //
 // Its promises to a subscriber, whatever engines do:
 //   - tokens come in the order of their index, each index exactly once;
@@ -54,7 +54,7 @@ struct RouterSnapshot {
   std::int64_t failed = 0;     // Cancelled ones not counted.
   std::int64_t corrupted = 0;  // Of the failed: by a page check.
   std::int64_t cancelled = 0;
-  std::int64_t restarts = 0;          // After preemptions.
+  std::int64_t restarts = 0;          // After preemptions, and after checks that failed on a decode engine.
   std::int64_t prompt_tokens = 0;     // Of accepted sequences.
   std::int64_t generated_tokens = 0;  // Emitted to subscribers.
 };
@@ -94,6 +94,9 @@ class Router {
   // Ends every live sequence as abort() does, but with `status`: for what their clients should be told is an error.
   void end_all(const base::Status& status);
   void flush_prefix_cache();
+  // Tells every engine to rewrite its quarantined pages and to use those again that read back right. What came of it is
+  // in the engines' stats and in the log.
+  void audit_quarantined_pages();
 
   // From now on submit refuses; live sequences go on.
   void begin_drain();

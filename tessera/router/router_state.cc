@@ -163,7 +163,7 @@ void Router::State::restart_if_released_locked(LiveSequence& sequence) {
   unassign_locked(sequence);
   assign_locked(sequence, first_engines_locked(sequence.spec).front(), decode_engine_locked(sequence.spec));
   ++counts.restarts;
-  request::StartSequence start{sequence.spec, std::move(generated), -1};
+  request::StartSequence start{sequence.spec, std::move(generated), -1, sequence.report.integrity_recomputes};
   if (sequence.decode_engine.has_value()) start.decode_engine = engines[*sequence.decode_engine].endpoint->info().id;
   send_locked(sequence.first_engine, std::move(start));
 }

@@ -34,6 +34,7 @@ void AnswerWriter::write_usage(JsonWriter& json, const Usage& usage) const {
   json.key("completion_tokens").integer(usage.completion_tokens);
   json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
   json.key("prompt_tokens_details").begin_object().key("cached_tokens").integer(usage.cached_tokens).end_object();
+  if (usage.integrity_recomputes > 0) json.key("integrity_recomputes").integer(usage.integrity_recomputes);
   json.end_object();
 }
 

@@ -18,6 +18,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t cached_tokens = 0;
+  std::int64_t integrity_recomputes = 0;  // Of all choices; written where there were any.
 };
 
 // A choice of an answer that is not streamed.

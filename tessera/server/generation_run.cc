@@ -181,6 +181,7 @@ Usage GenerationRun::usage() const {
     usage.completion_tokens += choices_[i].text.tokens();
     if (i % static_cast<std::size_t>(generation_.options.n) == 0)
       usage.cached_tokens += choices_[i].report.cached_tokens;
+    usage.integrity_recomputes += choices_[i].report.integrity_recomputes;
   }
   return usage;
 }
@@ -210,6 +211,7 @@ std::string GenerationRun::summary() const {
     sum.handoff_source_bytes += report.handoff_source_bytes;
     sum.handoff_wire_bytes += report.handoff_wire_bytes;
     sum.preemptions += report.preemptions;
+    sum.integrity_recomputes += report.integrity_recomputes;
     sum.verified_steps += report.verified_steps;
     sum.prefill_ns += report.prefill_ns;
     sum.handoff_ns += report.handoff_ns;
@@ -229,6 +231,9 @@ std::string GenerationRun::summary() const {
   }
   text += fmt::format("  decode    {} tokens, decode KV {}, {} steps with pages verified, {} preemptions", tokens,
                       ops::kv_format_name(sum.decode_kv), sum.verified_steps, sum.preemptions);
+  if (sum.integrity_recomputes > 0) {
+    text += fmt::format(", {} recomputes after failed page checks", sum.integrity_recomputes);
+  }
   if (tokens > 1 && first_token_.has_value() && sum.decode_ns > 0) {
     const std::size_t choices = choices_.size();
     text += fmt::format(", {:.1f} tokens/s", static_cast<double>(tokens - static_cast<std::int64_t>(choices)) * 1e9 /

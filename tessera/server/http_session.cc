@@ -93,6 +93,16 @@ std::optional<Response> handle_get(Service& service, std::string_view path) {
   return std::nullopt;
 }
 
+// What all tenants share is not one tenant's to change for the others.
+std::optional<Response> refuse_one_of_several(const HttpServerOptions& options) {
+  if (options.api_keys.size() <= 1) return std::nullopt;
+  return error_response({403,
+                         "permission_error",
+                         "not_permitted",
+                         {},
+                         "this server has several tenants, and its pages are not one tenant's to empty or audit"});
+}
+
 // POST requests other than generations, for which it has no answer.
 std::optional<Response> handle_post(SessionContext& context, std::string_view path, std::string_view body,
                                     const std::string& tenant) {
@@ -113,16 +123,14 @@ std::optional<Response> handle_post(SessionContext& context, std::string_view pa
     return Response{200, "application/json", json.take()};
   }
   if (path == "/flush_cache") {
-    // The cache is everybody's: with several tenants none of them may empty it for the others.
-    if (context.options.api_keys.size() > 1) {
-      return error_response({403,
-                             "permission_error",
-                             "not_permitted",
-                             {},
-                             "this server has several tenants, and its cache is not one tenant's to empty"});
-    }
+    if (auto refusal = refuse_one_of_several(context.options)) return refusal;
     service.flush_cache();
     return Response{200, "application/json", "{\"flushed\":true}"};
+  }
+  if (path == "/audit_quarantined_pages") {
+    if (auto refusal = refuse_one_of_several(context.options)) return refusal;
+    service.audit_quarantined_pages();
+    return Response{200, "application/json", "{\"auditing\":true}"};
   }
   return std::nullopt;
 }
@@ -133,7 +141,7 @@ bool is_get_path(std::string_view path) {
 }
 bool is_post_path(std::string_view path) {
   return path == "/v1/chat/completions" || path == "/v1/completions" || path == "/tokenize" || path == "/detokenize" ||
-         path == "/abort_request" || path == "/flush_cache";
+         path == "/abort_request" || path == "/flush_cache" || path == "/audit_quarantined_pages";
 }
 
 std::string_view path_of(const Request& request) {

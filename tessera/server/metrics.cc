@@ -163,6 +163,14 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
     counter("rows_checked_total", "Rows whose pages were checked before and after a step.",
             static_cast<double>(stats.rows_checked));
     counter("page_check_failures_total", "Rows that failed a page check.", static_cast<double>(stats.check_failures));
+    counter("integrity_recomputes_total", "Sequences that went back to be computed again after a failed page check.",
+            static_cast<double>(stats.integrity_recomputes));
+    counter("audited_pages_freed_total", "Quarantined pages that an audit took into service again.",
+            static_cast<double>(stats.audited_pages_freed));
+    counter("audited_pages_kept_total", "Quarantined pages that an audit kept, once for each audit.",
+            static_cast<double>(stats.audited_pages_kept));
+    counter("page_audit_failures_total", "Audits that found pages lost, or records that are not the host's.",
+            static_cast<double>(stats.audit_failures));
     counter("preemptions_total", "Sequences that lost their pages and were recomputed.",
             static_cast<double>(stats.preemptions));
     counter("handoffs_total", "Handoffs committed.", static_cast<double>(stats.handoffs_done));
@@ -181,6 +189,7 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
       sum.prefix_hit_tokens += stats.prefix_hit_tokens;
     }
     sum.preemptions += stats.preemptions;
+    sum.integrity_recomputes += stats.integrity_recomputes;
     const std::int64_t used = stats.pages_leased + stats.pages_quarantined;
     if (stats.pages_total > 0) {
       kv_usage = std::max(kv_usage, static_cast<double>(used) / static_cast<double>(stats.pages_total));
@@ -217,6 +226,9 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
                count(snapshot.failed));
   families.add("tessera_kv_integrity_errors_total", "Sequences that ended because a page failed its check.", Counter,
                count(snapshot.corrupted));
+  families.add("tessera_kv_integrity_recomputes_total",
+               "Times that a sequence was computed again because a page failed its check.", Counter,
+               count(sum.integrity_recomputes));
   families.add("tessera_sequences_cancelled_total", "Sequences aborted by their clients.", Counter,
                count(snapshot.cancelled));
   families.add("tessera_sequences_live", "Sequences between acceptance and end.", Gauge, count(snapshot.live));

@@ -12,6 +12,9 @@ namespace tessera::server {
 
 namespace {
 
+// The one tenant of a shared prefix cache; those of keys have other names.
+constexpr std::string_view kSharedTenant = "shared";
+
 // Strings that name an id: visible ASCII only, so that logs and headers stay clean.
 bool is_clean_id(std::string_view id) {
   return id.size() <= 128 &&
@@ -137,13 +140,14 @@ std::optional<ApiError> Service::add_prompt(Generation& generation, const std::v
                                    length, max_tokens, context),
                        "max_tokens", "context_length_exceeded");
   }
+  generation.tenant = tenant;
   generation.prompt_tokens += length;
   const std::vector<std::int32_t> stops = stop_ids(options, generation.kind);
   for (std::int32_t i = 0; i < options.n; ++i) {
     request::SequenceSpec spec;
     spec.id = router_.next_id();
     spec.request_id = options.request_id;
-    spec.tenant = tenant;
+    spec.tenant = options_.prefix_sharing == PrefixSharing::kEverybody ? std::string(kSharedTenant) : tenant;
     spec.prompt = prompt;
     spec.sampling.temperature = options.temperature;
     spec.sampling.top_p = options.top_p;
@@ -235,7 +239,7 @@ std::optional<ApiError> Service::start(const Generation& generation,
   {
     std::lock_guard lock(mutex_);
     for (const request::SequenceSpec& spec : generation.sequences) {
-      live_by_request_id_.emplace(spec.request_id, Live{spec.id, spec.tenant});
+      live_by_request_id_.emplace(spec.request_id, Live{spec.id, generation.tenant});
     }
   }
   for (std::size_t i = 0; i < generation.sequences.size(); ++i) {
@@ -368,6 +372,7 @@ std::string Service::server_info_json() const {
     json.key("reasoning_parser").string(reasoning_parser_name(syntax.reasoning));
     json.key("tool_call_parser").string(tool_call_parser_name(syntax.tool_calls));
   }
+  json.key("shared_prefix_cache").boolean(options_.prefix_sharing == PrefixSharing::kEverybody);
   json.key("engines").begin_array();
   for (const auto& [info, stats] : snapshot.engines) {
     json.begin_object().key("id").integer(info.id).key("role").string(request::engine_role_name(info.role));
@@ -377,7 +382,10 @@ std::string Service::server_info_json() const {
     json.key("running_max").integer(info.running_max).key("running").integer(stats.running);
     json.key("waiting").integer(stats.waiting).key("pages_free").integer(stats.pages_free);
     json.key("pages_leased").integer(stats.pages_leased).key("pages_cached").integer(stats.pages_cached);
-    json.key("pages_quarantined").integer(stats.pages_quarantined).end_object();
+    json.key("pages_quarantined").integer(stats.pages_quarantined);
+    json.key("on_integrity_error").string(kv_cache::on_integrity_error_name(info.on_integrity_error));
+    json.key("check_failures").integer(stats.check_failures);
+    json.key("integrity_recomputes").integer(stats.integrity_recomputes).end_object();
   }
   json.end_array().end_object();
   return json.take();

@@ -25,12 +25,19 @@ namespace tessera::server {
 // The name under which answers carry reasoning: SGLang's and DeepSeek's, or vLLM's newer one.
 enum class ReasoningField : std::uint8_t { kReasoningContent, kReasoning };
 
+// Who may be served from pages that another's prompt left in the prefix cache.
+enum class PrefixSharing : std::uint8_t {
+  kTenant,     // Whoever shows the same API key.
+  kEverybody,  // A hit tells one tenant, by its time, what others have asked.
+};
+
 struct ServiceOptions {
   std::string served_model_name;
   std::string version;
   std::int64_t vocab_size = 0;  // Of the model; token ids in prompts are checked against it.
   ParserChoice parsers = {};    // Of chat answers.
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
+  PrefixSharing prefix_sharing = PrefixSharing::kTenant;
 };
 
 enum class GenerationKind : std::uint8_t { kChat, kCompletion };
@@ -40,7 +47,8 @@ struct Generation {
   GenerationKind kind = GenerationKind::kChat;
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   std::int64_t created = 0;
-  std::string model;  // The served name.
+  std::string model;   // The served name.
+  std::string tenant;  // Whose it is: who may abort it.
   GenerationOptions options;
   std::vector<request::SequenceSpec> sequences;  // Choice i is sequences[i].
   std::vector<std::string> echo;                 // What precedes each choice's text; empty strings without echo.
@@ -83,6 +91,7 @@ class Service {
   base::Status readiness() const { return router_.readiness(); }
   std::string metrics_text() const;
   void flush_cache() { router_.flush_prefix_cache(); }
+  void audit_quarantined_pages() { router_.audit_quarantined_pages(); }
 
   Metrics& metrics() { return metrics_; }
   const text::Tokenizer& tokenizer() const { return tokenizer_; }

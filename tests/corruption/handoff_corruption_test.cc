@@ -23,6 +23,12 @@ int damage(engine::Engine& engine, std::int32_t position) {
   return damaged;
 }
 
+void expect_served(ServingHarness& harness, const std::vector<std::int32_t>& prompt) {
+  const auto again = harness.submit(prompt, 6);
+  harness.run_until_ended();
+  EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+}
+
 void expect_only_that_one_failed(ServingHarness& harness, request::SequenceId id,
                                  const std::vector<std::int32_t>& prompt) {
   const Heard heard = harness.heard(id);
@@ -30,36 +36,62 @@ void expect_only_that_one_failed(ServingHarness& harness, request::SequenceId id
   ASSERT_TRUE(heard.failed.has_value());
   EXPECT_EQ(heard.failed->code(), base::StatusCode::kCorruption);
   EXPECT_EQ(heard.tokens.size(), 1u);
-  const auto again = harness.submit(prompt, 6);
-  harness.run_until_ended();
-  EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+  expect_served(harness, prompt);
 }
 
-class HandoffCorruption : public testing::TestWithParam<OracleKv> {};
-INSTANTIATE_TEST_SUITE_P(Layouts, HandoffCorruption, testing::Values(OracleKv::kKeysAndValues, OracleKv::kLatents),
-                         [](const auto& param_info) {
-                           return param_info.param == OracleKv::kLatents ? "Latents" : "KeysAndValues";
-                         });
+void expect_recomputed(ServingHarness& harness, request::SequenceId id, const std::vector<std::int32_t>& prompt) {
+  const Heard heard = harness.heard(id);
+  EXPECT_EQ(heard.terminals, 1);
+  EXPECT_THAT(heard.ids(), ElementsAreArray(harness.expected(prompt, 6)));
+  EXPECT_EQ(heard.report.integrity_recomputes, 1);
+  EXPECT_EQ(harness.first().loop().stats().integrity_recomputes, 1);
+  EXPECT_EQ(harness.router().snapshot().failed, 0);
+  expect_served(harness, prompt);
+}
+
+class HandoffCorruption : public testing::TestWithParam<std::tuple<OracleKv, kv_cache::OnIntegrityError>> {
+ protected:
+  static HarnessOptions options() {
+    HarnessOptions options;
+    std::tie(options.kv, options.integrity.on_error) = GetParam();
+    return options;
+  }
+  static void expect_outcome(ServingHarness& harness, request::SequenceId id, const std::vector<std::int32_t>& prompt) {
+    if (std::get<1>(GetParam()) == kv_cache::OnIntegrityError::kRecompute) {
+      expect_recomputed(harness, id, prompt);
+    } else {
+      expect_only_that_one_failed(harness, id, prompt);
+    }
+  }
+};
+
+std::string corruption_name(const testing::TestParamInfo<HandoffCorruption::ParamType>& test) {
+  const auto [kv, on_error] = test.param;
+  return std::string(kv == OracleKv::kLatents ? "Latents" : "KeysAndValues") +
+         (on_error == kv_cache::OnIntegrityError::kRecompute ? "Recompute" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, HandoffCorruption,
+                         testing::Combine(testing::Values(OracleKv::kKeysAndValues, OracleKv::kLatents),
+                                          testing::Values(kv_cache::OnIntegrityError::kAbort,
+                                                          kv_cache::OnIntegrityError::kRecompute)),
+                         corruption_name);
 
 TEST_P(HandoffCorruption, APageOfTheSenderBeforeItIsRead) {
-  HarnessOptions options;
-  options.kv = GetParam();
-  ServingHarness harness(options);
+  ServingHarness harness(options());
   const auto prompt = make_prompt(1, 22);
   const auto id = harness.submit(prompt, 6);
   ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().handing_over == 1; }));
   ASSERT_EQ(damage(harness.first(), 1), 1);
   harness.run_until_ended();
-  expect_only_that_one_failed(harness, id, prompt);
+  expect_outcome(harness, id, prompt);
   EXPECT_GT(harness.first().loop().stats().pages_quarantined, 0);
   harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined,
                                harness.decode().loop().stats().pages_quarantined);
 }
 
 TEST_P(HandoffCorruption, APageOfTheReceiverBeforeItIsWritten) {
-  HarnessOptions options;
-  options.kv = GetParam();
-  ServingHarness harness(options);
+  ServingHarness harness(options());
   const auto prompt = make_prompt(1, 22);
   // Messages with page data wait until the damage is done.
   std::vector<std::tuple<kv_transfer::PeerId, kv_transfer::PeerId, std::vector<std::byte>>> held;
@@ -77,7 +109,7 @@ TEST_P(HandoffCorruption, APageOfTheReceiverBeforeItIsWritten) {
   holding = false;
   for (auto& [from, to, message] : held) harness.transport().deliver(from, to, std::move(message));
   harness.run_until_ended();
-  expect_only_that_one_failed(harness, id, prompt);
+  expect_outcome(harness, id, prompt);
   harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined,
                                harness.decode().loop().stats().pages_quarantined);
 }

@@ -11,42 +11,71 @@ namespace {
 
 using testing::ElementsAreArray;
 
-// Both holders of a shared page fail, each at its own check; who does not hold it goes on; and nobody gets the page
-// from the cache afterwards.
-TEST(SharedPage, EveryHolderFailsAndNobodyElse) {
-  for (const Pools pools : {Pools::kUnified, Pools::kSplit}) {
-    Injector injector;
-    HarnessOptions options;
-    options.pools = pools;
-    (pools == Pools::kUnified ? options.first_observer : options.decode_observer) = &injector;
-    ServingHarness harness(options);
-    const auto common = make_prompt(1, 16);
-    harness.submit(common, 2);
-    harness.run_until_ended();  // Now the pages are cached.
-    const auto with = [&](std::uint64_t seed) {
-      auto prompt = common;
-      for (const std::int32_t token : make_prompt(seed, 5)) prompt.push_back(token);
-      return prompt;
-    };
-    const auto stranger_prompt = make_prompt(5, 17);
-    const auto first = harness.submit(with(2), 20);
-    const auto second = harness.submit(with(3), 20);
-    const auto stranger = harness.submit(stranger_prompt, 20);
-    injector.arm(first, 25, Moment::kBeforeCheck, [](const Target& t) { t.tag(t.victim.leases[1].page) ^= 4; });
-    harness.run_until_ended();
-    ASSERT_TRUE(injector.reached());
-    for (const auto id : {first, second}) {
-      ASSERT_TRUE(harness.heard(id).failed.has_value());
-      EXPECT_EQ(harness.heard(id).failed->code(), base::StatusCode::kCorruption);
+enum class Where : std::uint8_t { kUnified, kPrefill, kDecode };
+
+// Both holders of a shared page fail, each at its own check, or are computed again; who does not hold it goes on; and
+// nobody gets the page from the cache afterwards.
+void damage_a_shared_page(Where where, OracleKv kv, kv_cache::OnIntegrityError on_error) {
+  Injector injector;
+  HarnessOptions options;
+  options.pools = where == Where::kUnified ? Pools::kUnified : Pools::kSplit;
+  options.kv = kv;
+  options.integrity.on_error = on_error;
+  (where == Where::kDecode ? options.decode_observer : options.first_observer) = &injector;
+  ServingHarness harness(options);
+  const auto common = make_prompt(1, 16);
+  harness.submit(common, 2);
+  harness.run_until_ended();  // Now the pages are cached.
+  const auto with = [&](std::uint64_t seed) {
+    auto prompt = common;
+    for (const std::int32_t token : make_prompt(seed, 5)) prompt.push_back(token);
+    return prompt;
+  };
+  const auto stranger_prompt = make_prompt(5, 6);
+  const std::vector<std::vector<std::int32_t>> prompts = {with(2), with(3)};
+  std::vector<request::SequenceId> holders;
+  for (const auto& prompt : prompts) holders.push_back(harness.submit(prompt, 20));
+  const auto stranger = harness.submit(stranger_prompt, 20);
+  injector.arm(holders[0], where == Where::kPrefill ? 0 : 25, Moment::kBeforeCheck,
+               [](const Target& t) { t.tag(t.victim.leases[1].page) ^= 4; });
+  harness.run_until_ended();
+  ASSERT_TRUE(injector.reached());
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    const Heard heard = harness.heard(holders[i]);
+    EXPECT_EQ(heard.terminals, 1);
+    if (on_error == kv_cache::OnIntegrityError::kRecompute) {
+      EXPECT_THAT(heard.ids(), ElementsAreArray(harness.expected(prompts[i], 20)));
+      EXPECT_EQ(heard.report.integrity_recomputes, 1);
+    } else {
+      ASSERT_TRUE(heard.failed.has_value());
+      EXPECT_EQ(heard.failed->code(), base::StatusCode::kCorruption);
     }
-    EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 20)));
-    const auto quarantined = harness.decode().loop().stats().pages_quarantined;
-    const auto again = harness.submit(with(2), 20);
-    harness.run_until_ended();
-    EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(with(2), 20)));
-    EXPECT_EQ(harness.decode().loop().stats().pages_quarantined, quarantined);
-    harness.expect_pages_balance(pools == Pools::kUnified ? quarantined : 0,
-                                 pools == Pools::kUnified ? 0 : quarantined);
+  }
+  EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 20)));
+  EXPECT_EQ(harness.heard(stranger).report.integrity_recomputes, 0);
+  engine::Engine& engine = where == Where::kDecode ? harness.decode() : harness.first();
+  EXPECT_EQ(engine.loop().stats().check_failures, 2);
+  const auto quarantined = engine.loop().stats().pages_quarantined;
+  const auto again = harness.submit(prompts[0], 20);
+  harness.run_until_ended();
+  EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(prompts[0], 20)));
+  EXPECT_EQ(engine.loop().stats().pages_quarantined, quarantined);
+  harness.expect_pages_balance(where == Where::kDecode ? 0 : quarantined, where == Where::kDecode ? quarantined : 0);
+}
+
+TEST(SharedPage, EveryHolderFailsAndNobodyElse) {
+  for (const Where where : {Where::kUnified, Where::kPrefill, Where::kDecode}) {
+    for (const OracleKv kv : {OracleKv::kKeysAndValues, OracleKv::kLatents}) {
+      damage_a_shared_page(where, kv, kv_cache::OnIntegrityError::kAbort);
+    }
+  }
+}
+
+TEST(SharedPage, EveryHolderIsComputedAgainAndNobodyElse) {
+  for (const Where where : {Where::kUnified, Where::kPrefill, Where::kDecode}) {
+    for (const OracleKv kv : {OracleKv::kKeysAndValues, OracleKv::kLatents}) {
+      damage_a_shared_page(where, kv, kv_cache::OnIntegrityError::kRecompute);
+    }
   }
 }
 

@@ -62,6 +62,7 @@ ServingHarness::ServingHarness(const HarnessOptions& options)
   config.handoff.timeout = options.handoff_timeout;
   config.handoff.prefill_ahead_max = options.prefill_ahead_max;
   config.handoff.chunk_pages = 3;
+  config.integrity = options.integrity;
   config.observer = options.first_observer;
   first_ = make_engine(
       config, {*first_model_, *backend_, *events_, clock, split ? transport_->make_endpoint(kFirstEngine) : nullptr});

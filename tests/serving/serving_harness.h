@@ -39,6 +39,7 @@ struct HarnessOptions {
   ops::KvFormat decode_kv = ops::KvFormat::kF8E4M3;
   base::Nanoseconds handoff_timeout = std::chrono::seconds(120);
   std::int64_t prefill_ahead_max = 16;
+  engine::IntegrityConfig integrity;  // Of all engines.
   engine::StepObserver* first_observer = nullptr;   // Of the unified or prefill engine.
   engine::StepObserver* decode_observer = nullptr;  // Of the decode engine.
   std::function<void()> before_decode_forward;

@@ -2,6 +2,7 @@
 // engines.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -20,6 +21,7 @@ struct Script {
   base::Status failure = {};              // Not ok: after the tokens the sequence fails with it.
   bool hold = false;                      // After the tokens nothing more comes until an abort.
   std::int32_t cached_tokens = 0;         // For the report.
+  std::int32_t integrity_recomputes = 0;  // Likewise.
 };
 
 // A unified engine. Emits everything inside try_send, so the event queue must have room for a whole script.
@@ -53,6 +55,7 @@ class ScriptedEngine final : public request::EngineEndpoint {
       std::lock_guard lock(mutex_);
       aborted_.insert(abort->id);
     }
+    if (std::holds_alternative<request::AuditQuarantinedPages>(command)) ++audits_;
     return true;
   }
 
@@ -60,6 +63,7 @@ class ScriptedEngine final : public request::EngineEndpoint {
     std::lock_guard lock(mutex_);
     return aborted_;
   }
+  int audits() const { return audits_; }
   std::vector<request::SequenceSpec> started() const {
     std::lock_guard lock(mutex_);
     return started_;
@@ -81,6 +85,7 @@ class ScriptedEngine final : public request::EngineEndpoint {
     request::SequenceReport report;
     report.prompt_tokens = static_cast<std::int32_t>(spec.prompt.size());
     report.cached_tokens = script.cached_tokens;
+    report.integrity_recomputes = script.integrity_recomputes;
     report.generated_tokens = static_cast<std::int32_t>(script.tokens.size());
     for (std::size_t i = 0; i < script.tokens.size(); ++i) {
       request::TokenEvent token;
@@ -104,6 +109,7 @@ class ScriptedEngine final : public request::EngineEndpoint {
   request::EngineEventQueue& events_;
   const Playwright playwright_;
   request::EngineInfo info_;
+  std::atomic<int> audits_{0};
   mutable std::mutex mutex_;
   std::set<request::SequenceId> aborted_;
   std::vector<request::SequenceSpec> started_;
