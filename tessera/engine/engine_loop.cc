@@ -203,15 +203,17 @@ bool EngineLoop::admit() {
     fail(sequence, base::resource_exhausted("the sequence needs more KV pages than the pool has"));
     moved = true;
   }
-  for (const SequenceId id : plan.admitted) {
-    auto prefix = prefixes.extract(id);
-    if (begin(*table_.find(id), std::move(prefix.mapped()))) {
+  std::vector<std::vector<kv_cache::Lease>> admitted_prefixes;
+  for (const SequenceId id : plan.admitted) admitted_prefixes.push_back(std::move(prefixes.extract(id).mapped()));
+  // Who was asked for and stays outside gives its prefix back first: the plan counts on evicting what it held.
+  for (const auto& [id, prefix] : prefixes) pages_->give_back(prefix);
+  for (std::size_t i = 0; i < plan.admitted.size(); ++i) {
+    if (begin(*table_.find(plan.admitted[i]), std::move(admitted_prefixes[i]))) {
       moved = true;
     } else {
       retry_soon_ = true;
     }
   }
-  for (const auto& [id, prefix] : prefixes) pages_->give_back(prefix);
   blocked_ = moved || retry_soon_ ? std::nullopt : std::optional(now);
   return moved;
 }

@@ -116,6 +116,26 @@ INSTANTIATE_TEST_SUITE_P(Engines, Pressure,
                                           testing::Values(Driving::kByHand, Driving::kThreads)),
                          pressure_name);
 
+// The cached pages that the second one hopes for are those that the first one needs.
+TEST(Admission, WhoWaitsHoldsBackNoCachedPageOfWhoIsAdmitted) {
+  HarnessOptions options;
+  options.pools = Pools::kUnified;
+  options.pages = 8;
+  ServingHarness harness(options);
+  auto prompt = make_prompt(1, 16);
+  harness.submit(prompt, 1);
+  harness.run_until_ended();
+  ASSERT_EQ(harness.first().loop().stats().pages_cached, 4);
+  const auto large_prompt = make_prompt(2, 29);
+  const auto large = harness.submit(large_prompt, 3);
+  prompt.push_back(5);
+  const auto cached = harness.submit(prompt, 3);
+  harness.run_until_ended();
+  EXPECT_THAT(harness.heard(large).ids(), ElementsAreArray(harness.expected(large_prompt, 3)));
+  EXPECT_THAT(harness.heard(cached).ids(), ElementsAreArray(harness.expected(prompt, 3)));
+  harness.expect_pages_balance();
+}
+
 TEST(Replay, APreemptedSequenceGoesOnExactlyAlsoWhenItSamples) {
   for (const Pools pools : {Pools::kUnified, Pools::kSplit}) {
     const auto run = [&](bool disturbed) {

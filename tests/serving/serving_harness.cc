@@ -15,42 +15,9 @@ namespace {
 
 constexpr request::EngineId kFirstEngine = 1;
 constexpr request::EngineId kDecodeEngine = 2;
-constexpr Flavors kSplitFlavors{.prompt = 1, .generated = 2};
 
-std::unique_ptr<engine::Engine> make_engine(const engine::EngineConfig& config, engine::EngineParts parts) {
-  auto made = engine::Engine::create(config, std::move(parts));
-  TESSERA_CHECK(made.has_value(), made.has_value() ? "" : made.error().to_string());
-  return std::move(*made);
-}
-
-}  // namespace
-
-std::vector<std::int32_t> Heard::ids() const {
-  std::vector<std::int32_t> out;
-  for (const request::TokenEvent& event : tokens) out.push_back(event.token);
-  return out;
-}
-
-ServingHarness::ServingHarness(const HarnessOptions& options)
-    : options_(options),
-      backend_(backends::cpu::make_reference_backend()),
-      events_(std::make_unique<request::EngineEventQueue>(options.event_queue)),
-      transport_(std::make_unique<kv_transfer::LoopbackTransport>(kv_transfer::LoopbackOptions{})) {
+OracleServerOptions server_options(const HarnessOptions& options) {
   const bool split = options.pools == Pools::kSplit;
-  const base::Clock& clock =
-      options.driving == Driving::kByHand ? static_cast<const base::Clock&>(manual_clock_) : system_clock_;
-  first_model_ = std::make_unique<ContextOracleModel>(
-      *backend_, ContextOracleOptions{.kv = options.kv,
-                                      .flavor = kSplitFlavors.prompt,
-                                      .context = options.context,
-                                      .before_forward = split ? nullptr : options.before_decode_forward,
-                                      .on_batch = options.on_first_batch});
-  decode_model_ = std::make_unique<ContextOracleModel>(
-      *backend_, ContextOracleOptions{.kv = options.kv,
-                                      .flavor = kSplitFlavors.generated,
-                                      .context = options.context,
-                                      .before_forward = options.before_decode_forward,
-                                      .on_batch = options.on_decode_batch});
   engine::EngineConfig config;
   config.id = kFirstEngine;
   config.role = split ? request::EngineRole::kPrefill : request::EngineRole::kUnified;
@@ -64,43 +31,40 @@ ServingHarness::ServingHarness(const HarnessOptions& options)
   config.handoff.chunk_pages = 3;
   config.integrity = options.integrity;
   config.observer = options.first_observer;
-  first_ = make_engine(
-      config, {*first_model_, *backend_, *events_, clock, split ? transport_->make_endpoint(kFirstEngine) : nullptr});
-  decode_ = first_.get();
+  OracleServerOptions server;
+  server.kv = options.kv;
+  server.context = options.context;
+  server.event_queue = options.event_queue;
+  server.router = options.router;
+  server.engines.push_back({config, split ? nullptr : options.before_decode_forward, options.on_first_batch});
   if (split) {
     config.id = kDecodeEngine;
     config.role = request::EngineRole::kDecode;
     config.kv_format = options.decode_kv;
     config.pages = options.pages;
     config.observer = options.decode_observer;
-    decode_engine_ =
-        make_engine(config, {*decode_model_, *backend_, *events_, clock, transport_->make_endpoint(kDecodeEngine)});
-    decode_ = decode_engine_.get();
+    server.engines.push_back({config, options.before_decode_forward, options.on_decode_batch});
   }
-  std::vector<request::EngineEndpoint*> endpoints{first_.get()};
-  if (split) endpoints.push_back(decode_engine_.get());
-  auto router = router::Router::create(options.router, endpoints, *events_, clock);
-  TESSERA_CHECK(router.has_value(), router.has_value() ? "" : router.error().to_string());
-  router_ = std::move(*router);
-  if (options.driving == Driving::kThreads) {
-    first_->start();
-    if (split) decode_engine_->start();
-    router_->start();
-  }
+  return server;
 }
 
-ServingHarness::~ServingHarness() { stop_threads(); }
+}  // namespace
 
-void ServingHarness::stop_threads() {
-  if (std::exchange(stopped_, true)) return;
-  router_->stop();
-  first_->stop();
-  if (decode_engine_ != nullptr) decode_engine_->stop();
+std::vector<std::int32_t> Heard::ids() const {
+  std::vector<std::int32_t> out;
+  for (const request::TokenEvent& event : tokens) out.push_back(event.token);
+  return out;
 }
 
-Flavors ServingHarness::flavors() const {
-  return options_.pools == Pools::kSplit ? kSplitFlavors : Flavors{kSplitFlavors.prompt, kSplitFlavors.prompt};
+ServingHarness::ServingHarness(const HarnessOptions& options)
+    : options_(options), backend_(backends::cpu::make_reference_backend()) {
+  const base::Clock& clock =
+      options.driving == Driving::kByHand ? static_cast<const base::Clock&>(manual_clock_) : system_clock_;
+  server_ = std::make_unique<OracleServer>(server_options(options), *backend_, clock);
+  if (options.driving == Driving::kThreads) server_->start_threads();
 }
+
+ServingHarness::~ServingHarness() { server_->stop(); }
 
 std::vector<std::int32_t> ServingHarness::expected(const std::vector<std::int32_t>& prompt, std::int64_t count) const {
   return oracle_tokens(prompt, count, flavors());
@@ -135,13 +99,13 @@ router::Subscriber ServingHarness::listen(request::SequenceId id) {
 
 base::Status ServingHarness::try_submit(std::vector<std::int32_t> prompt, request::SamplingParams sampling) {
   request::SequenceSpec spec;
-  spec.id = router_->next_id();
+  spec.id = router().next_id();
   spec.request_id = "request-" + std::to_string(spec.id);
   spec.tenant = "tenant";
   spec.prompt = std::move(prompt);
   spec.sampling = std::move(sampling);
   const request::SequenceId id = spec.id;
-  base::Status status = router_->submit(std::move(spec), listen(id));
+  base::Status status = router().submit(std::move(spec), listen(id));
   if (!status.ok()) {
     std::lock_guard lock(mutex_);
     heard_.erase(id);
@@ -166,9 +130,11 @@ Heard ServingHarness::heard(request::SequenceId id) const {
 }
 
 bool ServingHarness::turn() {
-  bool moved = first_->loop().turn() == engine::Turn::kMoved;
-  if (decode_engine_ != nullptr) moved |= decode_engine_->loop().turn() == engine::Turn::kMoved;
-  moved |= router_->pump(base::Nanoseconds(0)) > 0;
+  bool moved = false;
+  for (std::size_t i = 0; i < server_->engine_count(); ++i) {
+    moved |= server_->engine(i).loop().turn() == engine::Turn::kMoved;
+  }
+  moved |= router().pump(base::Nanoseconds(0)) > 0;
   manual_clock_.advance(std::chrono::microseconds(100));
   return moved;
 }
@@ -182,15 +148,15 @@ void ServingHarness::run_until_ended() {
     ASSERT_TRUE(all) << "some sequences did not end";
     return;
   }
-  ASSERT_TRUE(run_until([&] { return router_->live() == 0; })) << router_->live() << " sequences did not end";
+  ASSERT_TRUE(run_until([&] { return router().live() == 0; })) << router().live() << " sequences did not end";
   // What aborts and handoffs leave behind is cleaned up without anybody asking.
   for (int i = 0; i < 100 && turn(); ++i) {
   }
 }
 
 std::int64_t ServingHarness::preemptions() {
-  std::int64_t sum = first_->loop().stats().preemptions;
-  if (decode_engine_ != nullptr) sum += decode_engine_->loop().stats().preemptions;
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < server_->engine_count(); ++i) sum += server_->engine(i).loop().stats().preemptions;
   return sum;
 }
 
@@ -199,13 +165,13 @@ void ServingHarness::expect_pages_balance(std::int64_t quarantined_first, std::i
     // Aborted sequences leave the engines within a few turns.
     const auto busy = [&] {
       std::int64_t leased = 0;
-      for (const auto& engine : router_->snapshot().engines) leased += engine.stats.pages_leased + engine.stats.waiting;
+      for (const auto& engine : router().snapshot().engines) leased += engine.stats.pages_leased + engine.stats.waiting;
       return leased > 0;
     };
     for (int i = 0; i < 500 && busy(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     EXPECT_FALSE(busy());
   }
-  stop_threads();
+  server_->stop();
   const auto check = [](engine::Engine& engine, std::int64_t quarantined) {
     const request::EngineStats stats = engine.loop().stats();
     EXPECT_EQ(engine.loop().live(), 0) << "engine " << engine.info().id;
@@ -216,8 +182,8 @@ void ServingHarness::expect_pages_balance(std::int64_t quarantined_first, std::i
     const base::Status audit = engine.loop().audit();
     EXPECT_TRUE(audit.ok()) << audit.to_string();
   };
-  check(*first_, quarantined_first);
-  if (decode_engine_ != nullptr) check(*decode_engine_, quarantined_decode);
+  check(first(), quarantined_first);
+  if (options_.pools == Pools::kSplit) check(decode(), quarantined_decode);
 }
 
 std::vector<std::int32_t> make_prompt(std::uint64_t seed, std::int64_t length) {

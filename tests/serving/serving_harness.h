@@ -1,6 +1,5 @@
-// Engines over the context oracle, joined by a loopback transport and driven by a router: a whole server without
-// sockets or text. Turned by hand on one thread with a manual clock (deterministic: a failure repeats), or with real
-// threads.
+// One unified engine, or a prefill and a decode engine, of an OracleServer. Turned by hand on one thread with a manual
+// clock (deterministic: a failure repeats), or with real threads.
 #pragma once
 
 #include <chrono>
@@ -15,10 +14,7 @@
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/base/clock.h"
-#include "tessera/engine/engine.h"
-#include "tessera/kv_transfer/loopback_transport.h"
-#include "tessera/router/router.h"
-#include "tests/support/context_oracle_model.h"
+#include "tests/serving/oracle_server.h"
 
 namespace tessera::test_support {
 
@@ -71,7 +67,7 @@ class ServingHarness {
   request::SequenceId submit(std::vector<std::int32_t> prompt, request::SamplingParams sampling);
   request::SequenceId submit(std::vector<std::int32_t> prompt, std::int32_t max_tokens);
   base::Status try_submit(std::vector<std::int32_t> prompt, request::SamplingParams sampling);
-  void abort(request::SequenceId id) { router_->abort(id); }
+  void abort(request::SequenceId id) { router().abort(id); }
 
   // By hand: one turn of every engine and of the router. True when something moved.
   bool turn();
@@ -88,13 +84,13 @@ class ServingHarness {
   }
 
   Heard heard(request::SequenceId id) const;
-  std::int64_t live() const { return router_->live(); }
-  router::Router& router() { return *router_; }
-  kv_transfer::LoopbackTransport& transport() { return *transport_; }
+  std::int64_t live() const { return server_->router().live(); }
+  router::Router& router() { return server_->router(); }
+  kv_transfer::LoopbackTransport& transport() { return server_->transport(); }
   base::ManualClock& clock() { return manual_clock_; }
-  engine::Engine& first() { return *first_; }    // Unified or prefill.
-  engine::Engine& decode() { return *decode_; }  // Unified or decode.
-  Flavors flavors() const;
+  engine::Engine& first() { return server_->engine(0); }                             // Unified or prefill.
+  engine::Engine& decode() { return server_->engine(server_->engine_count() - 1); }  // Unified or decode.
+  Flavors flavors() const { return server_->flavors(); }
   // What an undisturbed run of the prompt generates.
   std::vector<std::int32_t> expected(const std::vector<std::int32_t>& prompt, std::int64_t count) const;
   std::vector<std::int32_t> tokens_so_far(request::SequenceId id) const { return heard(id).ids(); }
@@ -105,22 +101,13 @@ class ServingHarness {
   std::int64_t preemptions();
 
  private:
-  void stop_threads();
   router::Subscriber listen(request::SequenceId id);
 
   const HarnessOptions options_;
   base::ManualClock manual_clock_;
   base::SystemClock system_clock_;
   std::unique_ptr<ops::Backend> backend_;
-  std::unique_ptr<ContextOracleModel> first_model_;
-  std::unique_ptr<ContextOracleModel> decode_model_;
-  std::unique_ptr<request::EngineEventQueue> events_;
-  std::unique_ptr<kv_transfer::LoopbackTransport> transport_;
-  std::unique_ptr<engine::Engine> first_;
-  std::unique_ptr<engine::Engine> decode_engine_;
-  engine::Engine* decode_ = nullptr;
-  std::unique_ptr<router::Router> router_;
-  bool stopped_ = false;
+  std::unique_ptr<OracleServer> server_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

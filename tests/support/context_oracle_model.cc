@@ -1,8 +1,10 @@
 #include "tests/support/context_oracle_model.h"
 
-#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
@@ -33,47 +35,103 @@ float logit(std::uint64_t context, std::int64_t token) {
 
 // Poison is never generated, so that only tests that ask for it meet it.
 float logit_or_nothing(std::uint64_t context, std::int64_t token) {
-  return token == ContextOracleModel::kPoison ? -1.0f : logit(context, token);
+  return token == ContextOracleModel::kPoison ? -std::numeric_limits<float>::infinity() : logit(context, token);
 }
 
-float element(const ops::KvCacheView& cache, int layer, int part, std::int64_t page, std::int64_t offset, int index) {
-  const ops::KvLayout& layout = cache.layout;
-  const std::byte* row = cache.page_data(layer, part, page) + offset * layout.row_bytes(part);
-  if (!layout.part_has_scales(part)) {
-    return layout.part_dtype(part) == base::DType::kF32
-               ? reinterpret_cast<const float*>(row)[index]
-               : base::to_float(reinterpret_cast<const base::BF16*>(row)[index]);
+// Two bits of an element's value. Anything that was not written by this model reads as some other number, or as 3.
+std::uint64_t two_bits(float value) {
+  const float size = std::abs(value);
+  if (size < 0x1.0p20f) return static_cast<std::uint32_t>(size + 0.5f) & 3u;
+  return std::isfinite(value) ? static_cast<std::uint64_t>(std::llround(size)) & 3u : 3u;
+}
+
+std::array<float, 256> f8_values() {
+  std::array<float, 256> values;
+  for (std::size_t code = 0; code < values.size(); ++code) {
+    values[code] = base::to_float(std::bit_cast<base::F8E4M3>(static_cast<std::uint8_t>(code)));
   }
-  const ops::KvPart& shape = layout.parts[static_cast<std::size_t>(part)];
-  const int group = index < shape.first_group ? 0 : 1 + (index - shape.first_group) / shape.other_groups;
-  const std::byte* scales = cache.page_scales(layer, part, page) + offset * layout.row_scale_bytes(part);
-  const float scale = layout.part_scale_dtype(part) == base::DType::kF32
-                          ? reinterpret_cast<const float*>(scales)[group]
-                          : base::to_float(reinterpret_cast<const base::BF16*>(scales)[group]);
-  return base::to_float(reinterpret_cast<const base::F8E4M3*>(row)[index]) * scale;
+  return values;
 }
 
-// Two bits of each element of a part, from bit 0 on.
-std::uint64_t part_bits(const ops::KvCacheView& cache, int layer, int part, std::int64_t page, std::int64_t offset) {
-  std::uint64_t bits = 0;
-  for (int i = 0; i < cache.layout.parts[static_cast<std::size_t>(part)].elements; ++i) {
-    const float value = element(cache, layer, part, page, offset, i);
-    // Anything that was not written by this model reads as some other number, or as 3.
-    const std::uint64_t two = std::isfinite(value) ? static_cast<std::uint64_t>(std::lround(std::abs(value))) & 3u : 3u;
-    bits |= two << (2 * i);
+// Reads one part of one layer, page by page: every step reads the whole context, so that this decides how fast
+// simulations are.
+class PartReader {
+ public:
+  PartReader(const ops::KvCacheView& cache, int layer, int part)
+      : shape_(cache.layout.parts[static_cast<std::size_t>(part)]),
+        dtype_(cache.layout.part_dtype(part)),
+        row_bytes_(cache.layout.row_bytes(part)),
+        data_(cache.page_data(layer, part, 0)),
+        page_bytes_(cache.page_data(layer, part, 1) - data_) {
+    if (!cache.layout.part_has_scales(part)) return;
+    scale_dtype_ = cache.layout.part_scale_dtype(part);
+    scale_row_bytes_ = cache.layout.row_scale_bytes(part);
+    scales_ = cache.page_scales(layer, part, 0);
+    scale_page_bytes_ = cache.page_scales(layer, part, 1) - scales_;
   }
-  return bits;
-}
 
-std::uint64_t stored_bits(const ops::KvCacheView& cache, int layer, std::int64_t page, std::int64_t offset) {
-  constexpr int kKeyBits = 2 * kElements;
-  const std::uint64_t first = part_bits(cache, layer, 0, page, offset);
-  if (cache.layout.layer_parts(layer) == 1) return first;
-  const std::uint64_t second = part_bits(cache, layer, 1, page, offset);
-  if (cache.layout.parts[1].kind == ops::KvPartKind::kValues) return first | second << kKeyBits;
-  const std::uint64_t keys = first & ((1ull << kKeyBits) - 1);
-  return first ^ keys ^ second;
-}
+  // Two bits of each element of a slot, from bit 0 on.
+  std::uint64_t bits(std::int64_t page, std::int64_t offset) const {
+    const std::byte* row = data_ + page * page_bytes_ + offset * row_bytes_;
+    std::uint64_t bits = 0;
+    const auto gather = [&](auto value) {
+      for (int i = 0; i < shape_.elements; ++i) bits |= two_bits(value(i)) << (2 * i);
+    };
+    if (scales_ == nullptr && dtype_ == base::DType::kF32) {
+      gather([&](int i) { return reinterpret_cast<const float*>(row)[i]; });
+    } else if (scales_ == nullptr) {
+      gather([&](int i) { return base::to_float(reinterpret_cast<const base::BF16*>(row)[i]); });
+    } else {
+      const std::byte* scales = scales_ + page * scale_page_bytes_ + offset * scale_row_bytes_;
+      gather([&, group = -1, end = 0, scale = 0.0f](int i) mutable {
+        if (i == end) {
+          end += ++group == 0 ? shape_.first_group : shape_.other_groups;
+          scale = scale_dtype_ == base::DType::kF32
+                      ? reinterpret_cast<const float*>(scales)[group]
+                      : base::to_float(reinterpret_cast<const base::BF16*>(scales)[group]);
+        }
+        return f8_[std::to_integer<std::size_t>(row[i])] * scale;
+      });
+    }
+    return bits;
+  }
+
+ private:
+  inline static const std::array<float, 256> f8_ = f8_values();
+  const ops::KvPart& shape_;
+  const base::DType dtype_;
+  const std::int64_t row_bytes_;
+  const std::byte* const data_;
+  const std::int64_t page_bytes_;
+  base::DType scale_dtype_ = base::DType::kF32;
+  std::int64_t scale_row_bytes_ = 0;
+  const std::byte* scales_ = nullptr;
+  std::int64_t scale_page_bytes_ = 0;
+};
+
+// Reads a layer's 64 bits of a token.
+class LayerReader {
+ public:
+  LayerReader(const ops::KvCacheView& cache, int layer) : first_(cache, layer, 0) {
+    if (cache.layout.layer_parts(layer) == 1) return;
+    second_.emplace(cache, layer, 1);
+    second_is_values_ = cache.layout.parts[1].kind == ops::KvPartKind::kValues;
+  }
+  std::uint64_t bits(std::int64_t page, std::int64_t offset) const {
+    constexpr int kKeyBits = 2 * kElements;
+    const std::uint64_t first = first_.bits(page, offset);
+    if (!second_.has_value()) return first;
+    const std::uint64_t second = second_->bits(page, offset);
+    if (second_is_values_) return first | second << kKeyBits;
+    const std::uint64_t keys = first & ((1ull << kKeyBits) - 1);
+    return first ^ keys ^ second;
+  }
+
+ private:
+  PartReader first_;
+  std::optional<PartReader> second_;
+  bool second_is_values_ = false;
+};
 
 class NoWorkspace final : public models::Workspace {
  public:
@@ -158,6 +216,8 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
     if (batch.after_layer) batch.after_layer(layer);
   }
   const std::int64_t page_size = batch.cache.layout.page_size;
+  std::vector<LayerReader> layers;
+  for (int layer = 0; layer < kLayers; ++layer) layers.emplace_back(batch.cache, layer);
   std::size_t row = 0;
   for (std::size_t l = 0; l < batch.logit_tokens.size(); ++l) {
     const std::int32_t t = batch.logit_tokens[l];
@@ -170,8 +230,8 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
       const std::int32_t* table =
           batch.pages.table() + static_cast<std::int64_t>(row) * batch.pages.max_pages_per_row();
       for (std::int64_t p = 0; p <= position; ++p) {
-        for (int layer = 0; layer < kLayers; ++layer) {
-          context = fold(context, stored_bits(batch.cache, layer, table[p / page_size], p % page_size));
+        for (const LayerReader& layer : layers) {
+          context = fold(context, layer.bits(table[p / page_size], p % page_size));
         }
       }
     }
@@ -181,25 +241,40 @@ void ContextOracleModel::forward(ops::Stream& stream, models::Workspace&, const 
   }
 }
 
-std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, std::int64_t count, Flavors flavors) {
-  std::vector<std::int32_t> generated;
-  std::uint64_t context = 0;
-  using models::RowPhase;
-  const auto take = [&](std::int32_t token, std::int64_t position, std::uint32_t flavor, RowPhase phase) {
-    for (int layer = 0; layer < ContextOracleModel::kLayers; ++layer) {
-      context = fold(context, token_bits(token, position, layer, flavor, phase));
-    }
-  };
-  for (std::int64_t p = 0; p < std::ssize(prompt); ++p) {
-    take(prompt[static_cast<std::size_t>(p)], p, flavors.prompt, RowPhase::kPrompt);
+ContextOracle::ContextOracle(std::span<const std::int32_t> prompt, Flavors flavors) : flavors_(flavors) {
+  for (const std::int32_t token : prompt) take(token, flavors.prompt, models::RowPhase::kPrompt);
+}
+
+void ContextOracle::logits(std::span<float> out) const {
+  TESSERA_CHECK(std::ssize(out) == ContextOracleModel::kVocab);
+  for (std::size_t token = 0; token < out.size(); ++token) {
+    out[token] = logit_or_nothing(context_, static_cast<std::int64_t>(token));
   }
+}
+
+std::int32_t ContextOracle::greedy_token() const {
+  std::int32_t best = 0;
+  for (std::int32_t token = 1; token < ContextOracleModel::kVocab; ++token) {
+    if (logit_or_nothing(context_, token) > logit_or_nothing(context_, best)) best = token;
+  }
+  return best;
+}
+
+void ContextOracle::take(std::int32_t token) { take(token, flavors_.generated, models::RowPhase::kGenerated); }
+
+void ContextOracle::take(std::int32_t token, std::uint32_t flavor, models::RowPhase phase) {
+  for (int layer = 0; layer < ContextOracleModel::kLayers; ++layer) {
+    context_ = fold(context_, token_bits(token, position_, layer, flavor, phase));
+  }
+  ++position_;
+}
+
+std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, std::int64_t count, Flavors flavors) {
+  ContextOracle oracle(prompt, flavors);
+  std::vector<std::int32_t> generated;
   while (std::ssize(generated) < count) {
-    std::int32_t best = 0;
-    for (std::int32_t token = 1; token < ContextOracleModel::kVocab; ++token) {
-      if (logit_or_nothing(context, token) > logit_or_nothing(context, best)) best = token;
-    }
-    take(best, std::ssize(prompt) + std::ssize(generated), flavors.generated, RowPhase::kGenerated);
-    generated.push_back(best);
+    generated.push_back(oracle.greedy_token());
+    oracle.take(generated.back());
   }
   return generated;
 }

@@ -69,7 +69,26 @@ struct Flavors {
   std::uint32_t generated = 1;
 };
 
-// What an undisturbed greedy run generates, computed without pages, engines or backends: `count` tokens.
+// The logits after any number of tokens, one token at a time, computed without pages, engines or backends.
+class ContextOracle {
+ public:
+  ContextOracle(std::span<const std::int32_t> prompt, Flavors flavors);
+  // Of the next token; kVocab of them.
+  void logits(std::span<float> out) const;
+  std::int32_t greedy_token() const;
+  // The next token is this one.
+  void take(std::int32_t token);
+  // Index of the next token, counted from the prompt's first.
+  std::int64_t position() const { return position_; }
+
+ private:
+  void take(std::int32_t token, std::uint32_t flavor, models::RowPhase phase);
+  Flavors flavors_;
+  std::uint64_t context_ = 0;
+  std::int64_t position_ = 0;
+};
+
+// What an undisturbed greedy run generates: `count` tokens.
 std::vector<std::int32_t> oracle_tokens(std::span<const std::int32_t> prompt, std::int64_t count, Flavors flavors);
 
 }  // namespace tessera::test_support

@@ -1,0 +1,128 @@
+// Knows, for every sequence, what an undisturbed run of it says, and which faults it was exposed to; and objects to
+// everything that follows from neither. It sees what clients see, and is told by those who inject faults who must fail
+// for them, and who may.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/clock.h"
+#include "tessera/ops/backend.h"
+#include "tessera/router/router.h"
+#include "tests/simulation/trace.h"
+#include "tests/support/context_oracle_model.h"
+
+namespace tessera::simulation {
+
+using request::SequenceId;
+
+struct JudgeCounts {
+  std::int64_t submitted = 0;
+  std::int64_t finished = 0;
+  std::int64_t cancelled = 0;
+  std::int64_t corrupted = 0;  // Failed by an integrity check.
+  std::int64_t failed = 0;     // For another reason.
+  std::int64_t tokens = 0;
+};
+
+class Judge {
+ public:
+  Judge(ops::Backend& backend, test_support::Flavors flavors, std::int64_t page_size, const base::Clock& clock,
+        Trace& trace);
+
+  // Before it is submitted; max_tokens is as many as fit the context.
+  void expect(const request::SequenceSpec& spec, std::int64_t context_tokens_max);
+  // It was refused after all: no event may come.
+  void refused(SequenceId id);
+  void hear(SequenceId id, const router::SequenceEvent& event);
+  void client_left(SequenceId id);
+
+  // A check of a step that is about to be made, or a handoff's, must find something in the sequence: it may emit
+  // `generated` tokens in all.
+  void must_fail(SequenceId id, std::int64_t generated);
+  // What would explain a failure: a page that it holds, or could be given, was damaged.
+  void may_be_corrupt(SequenceId id);
+  // The same for everybody who could read a page at the end of the first `tokens` tokens of that sequence, until healed
+  // is called with what this returns.
+  std::uint64_t readers_may_be_corrupt(SequenceId id, std::int64_t tokens);
+  void healed(std::uint64_t damage);
+  // Its way between the engines was disturbed.
+  void may_be_lost(SequenceId id);
+  // Everybody's that lives before `until`.
+  void all_may_be_lost(base::Nanoseconds until);
+  // Pages are in quarantine, so that what else would fit need not.
+  void pools_shrank();
+
+  // Two sequences hold one page: only tenants' own, and only for the same tokens.
+  void share(SequenceId one, SequenceId other, std::int64_t tokens);
+
+  void object(std::string complaint);
+  const std::optional<std::string>& complaint() const { return complaint_; }
+  // Objects when a live sequence has waited for too long without anything happening to anybody.
+  void check_stall(base::Nanoseconds stall_after);
+  // Objects when a sequence that must have failed has not. When nothing is live any more.
+  void check_all_ended();
+
+  bool is_live(SequenceId id) const;
+  std::int64_t tokens_heard(SequenceId id) const;
+  std::int64_t prompt_tokens(SequenceId id) const;
+  const std::vector<SequenceId>& live() const { return live_; }
+  const JudgeCounts& counts() const { return counts_; }
+
+ private:
+  struct Sequence {
+    Sequence(const request::SequenceSpec& spec_in, test_support::Flavors flavors)
+        : spec(spec_in), oracle(spec_in.prompt, flavors) {}
+    request::SequenceSpec spec;
+    test_support::ContextOracle oracle;
+    std::int64_t told = 0;
+    std::optional<request::FinishReason> due;  // After the token that was told last.
+    std::optional<std::int64_t> told_max;      // Of one that must fail.
+    base::Nanoseconds submitted{0};
+    bool ended = false;
+    bool failed_corrupt = false;
+    bool left = false;
+    bool may_be_corrupt = false;
+    bool may_be_lost = false;
+    bool pools_shrank = false;
+  };
+  Sequence* find(SequenceId id);
+  std::int32_t next_token(const Sequence& sequence);
+  void hear_token(Sequence& sequence, const request::TokenEvent& token);
+  void hear_finish(Sequence& sequence, const request::SequenceFinished& finished);
+  void hear_failure(Sequence& sequence, const request::SequenceFailed& failed);
+  void end(Sequence& sequence);
+  void check_prefix_hit(const Sequence& sequence, std::int64_t cached_tokens);
+  bool damaged_prefix(const Sequence& sequence) const;
+  // A number for the tenant and the first `tokens` tokens.
+  static std::uint64_t prefix_hash(const request::SequenceSpec& spec, std::int64_t tokens);
+
+  ops::Backend& backend_;
+  const test_support::Flavors flavors_;
+  const std::int64_t page_size_;
+  const base::Clock& clock_;
+  Trace& trace_;
+  std::unique_ptr<ops::Stream> stream_;
+  std::vector<float> logits_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::vector<SequenceId> live_;
+  // How many sequences were submitted whose prompts begin so.
+  std::unordered_map<std::uint64_t, std::int64_t> prefixes_;
+  // Prefixes of which a page was damaged.
+  struct Damage {
+    std::int64_t tokens = 0;
+    std::optional<base::Nanoseconds> healed;
+  };
+  std::map<std::uint64_t, Damage> damaged_;
+  base::Nanoseconds all_lost_until_{-1};
+  base::Nanoseconds last_event_{0};
+  JudgeCounts counts_;
+  std::optional<std::string> complaint_;
+};
+
+}  // namespace tessera::simulation
