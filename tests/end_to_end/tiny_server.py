@@ -20,6 +20,7 @@ PROMPTS = [[(7 * i * j + 3 * j + i) % 250 + 3 for j in range(5 + 23 * i)] for i 
 def check_streams(tessera, model):
     """Concurrent answers equal solo ones, through pools too small for all; also when some clients leave."""
     flags = ["--prefill-pages", "64", "--decode-pages", "48", "--max-running-requests", "12"]
+    flags += ["--on-integrity-error", "recompute", "--shared-prefix-cache"]
     server = Server(tessera, model, *flags)
     solo = [server.answer(prompt) for prompt in PROMPTS]
     with concurrent.futures.ThreadPoolExecutor(2 * len(PROMPTS)) as pool:
@@ -48,6 +49,7 @@ def check_streams(tessera, model):
     server.process.send_signal(signal.SIGTERM)
     status, log = server.end()
     assert status == 0, log
+    assert "shared by everybody (--shared-prefix-cache); a failed page check: recompute" in log, log
     print(f"{len(together)} streams equal their solo answers, {preemptions:.0f} preemptions, {cancelled:.0f} clients left")
 
 
