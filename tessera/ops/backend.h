@@ -31,6 +31,10 @@ class Backend {
   virtual std::string_view name() const = 0;
   // KV formats that attention, KV write and gather support here.
   virtual bool supports(KvFormat format) const = 0;
+  // Ok until the device has failed; from then on, for the backend's life, what failed first. Work that was enqueued
+  // since may not have run, and every copy_to_host since the last good synchronize fills its target with 0xff bytes: no
+  // verdict passes and no token is a token. The engine ends, and so does its process (a device's error is sticky).
+  virtual base::Status health() const = 0;
 
   // Memory. `what` names the buffer in the error when it cannot be had.
   virtual base::Result<Buffer> allocate(std::int64_t bytes, std::string_view what) = 0;
@@ -38,6 +42,8 @@ class Backend {
   virtual void copy_to_device(Stream& stream, void* device, const void* host, std::int64_t bytes) = 0;
   virtual void copy_to_host(Stream& stream, void* host, const void* device, std::int64_t bytes) = 0;
   virtual void fill_zero(Stream& stream, void* device, std::int64_t bytes) = 0;
+  // to = from, both on the device, of equal shape and dtype, not overlapping.
+  virtual void copy_matrix(Stream& stream, ConstMatrix from, Matrix to) = 0;
 
   // Brings a weight into this backend's layout. Refuses formats and shapes that it cannot compute with.
   virtual base::Result<Weight> prepare_weight(const WeightSource& source) = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "tessera/ops/backend.h"
 #include "tessera/ops/buffer.h"
 #include "tessera/ops/stream.h"
 
@@ -20,13 +21,17 @@ class Collective {
   virtual void all_gather_columns(Stream& stream, ConstMatrix x, Matrix out) = 0;
 };
 
-// The only rank.
+// The only rank, which must live no longer than its backend.
 class SingleRank final : public Collective {
  public:
+  explicit SingleRank(Backend& backend) : backend_(backend) {}
   std::int32_t rank() const override { return 0; }
   std::int32_t size() const override { return 1; }
   void all_reduce_sum(Stream&, Matrix) override {}
-  void all_gather_columns(Stream&, ConstMatrix x, Matrix out) override;
+  void all_gather_columns(Stream& stream, ConstMatrix x, Matrix out) override { backend_.copy_matrix(stream, x, out); }
+
+ private:
+  Backend& backend_;
 };
 
 }  // namespace tessera::ops

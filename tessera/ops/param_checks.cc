@@ -69,11 +69,22 @@ void check_page_range(const VerifiedPages& pages, std::int64_t row, std::int32_t
 
 }  // namespace
 
+void check_copy_matrix(const ConstMatrix& from, const Matrix& to) {
+  TESSERA_CHECK(from.rows == to.rows && from.cols == to.cols && from.dtype == to.dtype,
+                fmt::format("[{}, {}] of {} into [{}, {}] of {}", from.rows, from.cols, base::dtype_name(from.dtype),
+                            to.rows, to.cols, base::dtype_name(to.dtype)));
+  TESSERA_CHECK(from.rows >= 0 && from.cols > 0 && from.row_stride >= from.cols && to.row_stride >= to.cols);
+  TESSERA_CHECK(from.rows == 0 || (from.data != nullptr && to.data != nullptr && from.data != to.data));
+}
+
 void check_params(const EmbeddingParams& p) {
   const std::int64_t tokens = std::ssize(p.token_ids);
   TESSERA_CHECK(p.table != nullptr);
   check_weight(p.table, WeightUsage::kEmbedding, p.table->rows, p.table->cols);
   check_matrix(p.out, tokens, p.table->cols);
+}
+
+void check_token_ids(const EmbeddingParams& p) {
   for (const std::int32_t id : p.token_ids) {
     TESSERA_CHECK(id >= 0 && id < p.table->rows, fmt::format("token id {} of {}", id, p.table->rows));
   }

@@ -12,7 +12,10 @@
 
 namespace tessera::ops {
 
+void check_copy_matrix(const ConstMatrix& from, const Matrix& to);
 void check_params(const EmbeddingParams& params);
+// The ids themselves, for backends whose device memory is the host's.
+void check_token_ids(const EmbeddingParams& params);
 void check_params(const RmsNormParams& params);
 void check_params(const LayerNormParams& params);
 void check_params(const RopeParams& params);

@@ -7,7 +7,7 @@ namespace tessera::ops {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Returns when all work enqueued so far is done.
+  // Returns when all work enqueued so far is done, or the device has failed (Backend::health).
   virtual void synchronize() = 0;
 };
 

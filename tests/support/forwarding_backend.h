@@ -15,6 +15,7 @@ class ForwardingBackend : public ops::Backend {
 
   std::string_view name() const override { return inner_.name(); }
   bool supports(ops::KvFormat format) const override { return inner_.supports(format); }
+  base::Status health() const override { return inner_.health(); }
   base::Result<ops::Buffer> allocate(std::int64_t bytes, std::string_view what) override {
     return inner_.allocate(bytes, what);
   }
@@ -27,6 +28,9 @@ class ForwardingBackend : public ops::Backend {
   }
   void fill_zero(ops::Stream& stream, void* device, std::int64_t bytes) override {
     inner_.fill_zero(stream, device, bytes);
+  }
+  void copy_matrix(ops::Stream& stream, ops::ConstMatrix from, ops::Matrix to) override {
+    inner_.copy_matrix(stream, from, to);
   }
   base::Result<ops::Weight> prepare_weight(const ops::WeightSource& source) override {
     return inner_.prepare_weight(source);

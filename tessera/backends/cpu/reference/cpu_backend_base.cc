@@ -89,4 +89,13 @@ base::Result<ops::MlaUpProjection> CpuBackendBase::prepare_mla_up(const ops::Wei
   return up;
 }
 
+void CpuBackendBase::copy_matrix(ops::Stream&, ops::ConstMatrix from, ops::Matrix to) {
+  ops::check_copy_matrix(from, to);
+  const std::int64_t element = base::dtype_size(from.dtype);
+  for (std::int64_t r = 0; r < from.rows; ++r) {
+    copy(static_cast<std::byte*>(to.data) + r * to.row_stride * element,
+         static_cast<const std::byte*>(from.data) + r * from.row_stride * element, from.cols * element);
+  }
+}
+
 }  // namespace tessera::backends::cpu

@@ -27,6 +27,7 @@ class CpuStream final : public ops::Stream {
 
 class CpuBackendBase : public ops::Backend {
  public:
+  base::Status health() const override { return base::ok_status(); }
   // resource_exhausted, naming `what` and the size, when the system has no such memory. Zero bytes give a buffer with
   // a valid pointer to nothing.
   base::Result<ops::Buffer> allocate(std::int64_t bytes, std::string_view what) override;
@@ -34,6 +35,7 @@ class CpuBackendBase : public ops::Backend {
   void copy_to_device(ops::Stream& stream, void* device, const void* host, std::int64_t bytes) override;
   void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override;
   void fill_zero(ops::Stream& stream, void* device, std::int64_t bytes) override;
+  void copy_matrix(ops::Stream& stream, ops::ConstMatrix from, ops::Matrix to) override;
 
   // Each expert's weights as prepare_weight() makes them, and the up projection as prepare_row_major_weight() does.
   base::Result<ops::ExpertStack> prepare_experts(const ops::ExpertSources& sources) override;

@@ -12,6 +12,7 @@ namespace tessera::backends::cpu {
 
 void ReferenceBackend::embedding(ops::Stream&, const ops::EmbeddingParams& params) {
   ops::check_params(params);
+  ops::check_token_ids(params);
   std::vector<float> scratch;
   for (std::int64_t t = 0; t < params.out.rows; ++t) {
     const float* row = weight_row(*params.table, params.token_ids[t], scratch);

@@ -19,6 +19,7 @@ std::int64_t rows_a_chunk(std::int64_t cols) { return std::max<std::int64_t>(1, 
 
 void SimdBackend::embedding(ops::Stream&, const ops::EmbeddingParams& params) {
   ops::check_params(params);
+  ops::check_token_ids(params);
   const std::int64_t cols = params.out.cols;
   threads_.parallel_for(params.out.rows, rows_a_chunk(cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
