@@ -74,17 +74,18 @@ function(tessera_compile target)
   target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
 
-# tessera_test(NAME SOURCES f.cc ROOMS a b LIBRARIES x LABELS fast [WHOLE] [COMPUTES] [TIMEOUT seconds])
+# tessera_test(NAME SOURCES f.cc ROOMS a b LIBRARIES x LABELS fast [WHOLE] [COMPUTES] [TIMEOUT seconds] [FILTER pattern])
 #
 # Declares a GoogleTest program. Each of its cases is one ctest case, so that a failure names itself; with WHOLE the
-# program is one ctest case, for programs whose cases share something that is costly to set up.
+# program is one ctest case, for programs whose cases share something that is costly to set up; with FILTER only the
+# cases that match it are ctest cases.
 #
 # Tests are compiled more often than run, so their own sources are optimized less than the rooms are (nearly half of the
 # time that compiling them takes); COMPUTES is for those that work formulas out themselves. Sanitizers do not run what is
 # labelled slow, and do not build it.
 include(GoogleTest)
 function(tessera_test name)
-  cmake_parse_arguments(ARG "WHOLE;COMPUTES" "TIMEOUT" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "WHOLE;COMPUTES" "TIMEOUT;FILTER" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -107,7 +108,10 @@ function(tessera_test name)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   else()
-    gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    if(ARG_FILTER)
+      set(filter TEST_FILTER ${ARG_FILTER})
+    endif()
+    gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 ${filter}
                          PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   endif()
 endfunction()

@@ -74,6 +74,7 @@ struct DeviceMatrix {
 
 class Device {
  public:
+  // A backend that cannot run here gives a device that must not be used.
   explicit Device(const BackendUnderTest& under_test);
   ops::Backend& backend() { return *backend_; }
   ops::Stream& stream() { return *stream_; }
@@ -113,10 +114,14 @@ class Device {
   Arithmetic arithmetic_;
 };
 
-// A case is run for each backend by its index in backends_under_test().
+// A case is run for each backend by its index in backends_under_test(), and skipped where the backend cannot run.
 class BackendTest : public testing::TestWithParam<std::size_t> {
  protected:
   BackendTest() : device_(backends_under_test()[GetParam()]) {}
+  void SetUp() override {
+    const std::string& missing = backends_under_test()[GetParam()].missing;
+    if (!missing.empty()) GTEST_SKIP() << "needs a CUDA device: " << missing;
+  }
   ops::Backend& backend() { return device_.backend(); }
   ops::Stream& stream() { return device_.stream(); }
   // `exact` for a backend that accumulates in double, else `wide`.

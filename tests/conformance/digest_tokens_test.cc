@@ -1,4 +1,3 @@
-#include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tests/conformance/page_scene.h"
 
 namespace tessera::conformance {
@@ -91,22 +90,6 @@ TEST_P(DigestTokensTest, TakesNoTokensAndNoLayers) {
   EXPECT_EQ(sums, before);
   add(device_, *kv, std::vector<Window>{{0, 40, 40}}, 2, 0, sums);
   EXPECT_EQ(sums, before);
-}
-
-// Many threads that add to one page lose nothing.
-TEST(DigestTokensThreads, TheirNumberChangesNoSum) {
-  Device device({"threads", Arithmetic::kFloat,
-                 [] { return std::move(backends::cpu::make_simd_backend({.threads = 8}).value()); }});
-  const ops::KvLayout layout = ops::gqa_kv_layout(ops::KvFormat::kBF16, 6, 512, 2, 8);
-  const auto kv = page_scene(device, layout, {512}, 1505);
-  const std::vector<Window> windows = {{0, 512, 512}};
-  std::vector<std::uint64_t> want(static_cast<std::size_t>(kv->cache().num_pages));
-  add_row_digests(*kv, windows, 0, 6, kDigestKey, want);
-  for (int round = 0; round < 20; ++round) {
-    std::vector<std::uint64_t> sums(want.size());
-    add(device, *kv, windows, 0, 6, sums);
-    ASSERT_EQ(sums, want) << "round " << round;
-  }
 }
 
 }  // namespace

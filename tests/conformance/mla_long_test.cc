@@ -185,7 +185,7 @@ TEST_P(MlaThreadsTest, TheirNumberChangesNoBit) {
   constexpr std::uint64_t kSeed = 2203;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   const auto device_of = [&](int threads) {
-    return Device({"threads", Arithmetic::kFloat, [threads] {
+    return Device({"threads", Arithmetic::kFloat, "", [threads] {
                      return std::move(
                          backends::cpu::make_simd_backend({.threads = threads, .target = GetParam()}).value());
                    }});

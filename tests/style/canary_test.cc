@@ -186,6 +186,13 @@ TEST(RegisteredCanary, FindsWhatIsCompiledIntoNothing) {
   EXPECT_THAT(check("tests/fuzz/known_fuzz.cc"), IsEmpty());
   EXPECT_THAT(check("tests/fuzz/forgotten_fuzz.cc"), HasSubstr("does not name"));
   EXPECT_THAT(check("tests/other/known_fuzz.cc"), HasSubstr("does not name"));
+  // The CUDA backend, as built with and without a CUDA compiler.
+  EXPECT_THAT(check("tessera/backends/cuda/forgotten.cc"), HasSubstr("compiled into nothing"));
+  EXPECT_THAT(check("tessera/backends/cuda/absent/cuda_absent.cc"), IsEmpty());
+  const std::string without = "[{\"file\": \"/src/tessera/backends/cuda/absent/cuda_absent.cc\"}]";
+  auto check_without = [&](std::string path) { return what(check_registered({{path, ""}}, "/src", without)); };
+  EXPECT_THAT(check_without("tessera/backends/cuda/cuda_layers.cc"), IsEmpty());
+  EXPECT_THAT(check_without("tessera/backends/cuda/absent/forgotten.cc"), HasSubstr("compiled into nothing"));
 }
 
 }  // namespace

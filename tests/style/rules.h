@@ -57,7 +57,7 @@ Violations check_file_name(const SourceFile& file);
 
 // Every .cc file is compiled into something (`compile_commands` is the text of compile_commands.json under `root`), so
 // that no test is silently left out; a fuzz target, which only one preset compiles, is named by a CMakeLists.txt of
-// its folder.
+// its folder. Of the CUDA backend, what is compiled without a CUDA compiler or what is compiled with one.
 Violations check_registered(const std::vector<SourceFile>& files, std::string_view root,
                             std::string_view compile_commands);
 

@@ -1,8 +1,7 @@
-#include "tests/conformance/backends.h"
-
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tessera/base/check.h"
+#include "tests/conformance/backends.h"
 
 namespace tessera::conformance {
 
@@ -20,9 +19,9 @@ std::unique_ptr<ops::Backend> make_simd(backends::cpu::SimdTarget target) {
 const std::vector<BackendUnderTest>& backends_under_test() {
   static const std::vector<BackendUnderTest> all = [] {
     std::vector<BackendUnderTest> list;
-    list.push_back({"reference", Arithmetic::kDouble, backends::cpu::make_reference_backend});
+    list.push_back({"reference", Arithmetic::kDouble, "", backends::cpu::make_reference_backend});
     for (const backends::cpu::SimdTarget target : backends::cpu::available_simd_targets()) {
-      list.push_back({"simd_" + backends::cpu::simd_target_name(target), Arithmetic::kFloat,
+      list.push_back({"simd_" + backends::cpu::simd_target_name(target), Arithmetic::kFloat, "",
                       [target] { return make_simd(target); }});
     }
     return list;

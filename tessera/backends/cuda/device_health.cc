@@ -1,0 +1,23 @@
+#include "tessera/backends/cuda/device_health.h"
+
+#include <string>
+
+#include "tessera/base/logging.h"
+
+namespace tessera::backends::cuda {
+
+base::Status DeviceHealth::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void DeviceHealth::fail(std::string_view what, cudaError_t error) {
+  const std::lock_guard lock(mutex_);
+  if (!status_.ok()) return;
+  status_ = base::internal_error("CUDA: " + std::string(what) + ": " + cudaGetErrorName(error) + ": " +
+                                 cudaGetErrorString(error));
+  failed_.store(true, std::memory_order_release);
+  base::log().error("the device has failed: {}", status_.message());
+}
+
+}  // namespace tessera::backends::cuda
