@@ -4,14 +4,20 @@
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/backends/cpu/simd/simd_backend.h"
+#include "tessera/backends/cuda/cuda_backend.h"
 
 namespace tessera::app {
 
 void add_backend_options(CLI::App& command, BackendOptions& options) {
   const std::string group = "Backend";
-  command.add_option("--backend", options.name, "simd, or reference: the slow judge.")
+  CLI::Option* device = command.add_option("--device", options.device, "cpu, or cuda: the first GPU.")
+                            ->check(CLI::IsMember({"cpu", "cuda"}))
+                            ->capture_default_str()
+                            ->group(group);
+  command.add_option("--backend", options.name, "Of the CPU: simd, or reference: the slow judge.")
       ->check(CLI::IsMember({"simd", "reference"}))
       ->capture_default_str()
+      ->excludes(device)
       ->group(group);
   command.add_option("--simd-target", options.simd_target, "Instruction set: best, avx2, avx512, avx512_bf16.")
       ->check(CLI::IsMember({"best", "avx2", "avx512", "avx512_bf16"}))
@@ -24,6 +30,7 @@ void add_backend_options(CLI::App& command, BackendOptions& options) {
 }
 
 base::Result<std::unique_ptr<ops::Backend>> make_backend(const BackendOptions& options) {
+  if (options.device == "cuda") return backends::cuda::make_cuda_backend({});
   if (options.name == "reference") return backends::cpu::make_reference_backend();
   backends::cpu::SimdOptions simd;
   simd.threads = static_cast<int>(options.threads);
@@ -32,6 +39,10 @@ base::Result<std::unique_ptr<ops::Backend>> make_backend(const BackendOptions& o
   if (options.simd_target == "avx512") simd.target = SimdTarget::kAvx512;
   if (options.simd_target == "avx512_bf16") simd.target = SimdTarget::kAvx512Bf16;
   return backends::cpu::make_simd_backend(simd);
+}
+
+base::Result<base::MachineMemory> read_memory(const BackendOptions& options) {
+  return options.device == "cuda" ? backends::cuda::cuda_memory({}) : base::read_machine_memory();
 }
 
 std::optional<ops::KvFormat> kv_format_of(std::string_view name) {

@@ -97,7 +97,7 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->group(memory);
   serve
       .add_option("--mem-fraction-static,--gpu-memory-utilization", options.mem_fraction_static,
-                  "Size the pools to this share of the machine's memory, weights included.")
+                  "Size the pools to this share of the memory of the machine or the GPU, weights included.")
       ->check(CLI::Range(0.01, 0.95))
       ->group(memory);
   serve

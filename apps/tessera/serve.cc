@@ -135,7 +135,7 @@ class Serving {
     TESSERA_RETURN_IF_ERROR(check_kv_formats(options));
     TESSERA_ASSIGN_OR_RETURN(serving->parsers_, parser_choice(options));
     // Before the weights are loaded, which the plans count.
-    TESSERA_ASSIGN_OR_RETURN(serving->memory_, base::read_machine_memory());
+    TESSERA_ASSIGN_OR_RETURN(serving->memory_, read_memory(options.backend));
     TESSERA_RETURN_IF_ERROR(serving->load(options));
     TESSERA_RETURN_IF_ERROR(serving->make_engines(options));
     TESSERA_RETURN_IF_ERROR(serving->make_server(options));

@@ -79,7 +79,7 @@ class Measurement {
 
  private:
   base::Status load() {
-    TESSERA_ASSIGN_OR_RETURN(memory_, base::read_machine_memory());
+    TESSERA_ASSIGN_OR_RETURN(memory_, app::read_memory(options_.backend));
     TESSERA_ASSIGN_OR_RETURN(backend_, app::make_backend(options_.backend));
     app::Progress progress("loading weights");
     TESSERA_ASSIGN_OR_RETURN(loaded_, models::load_model(options_.model, *backend_, [&](const auto& done) {

@@ -154,6 +154,8 @@ def check_bad_flags(tessera, model):
          ["--decode-kv-cache-dtype", "no conversion from fp8_e4m3 to bf16; possible: fp8_e4m3"]),
         (["--backend", "reference", "--prefill-kv-cache-dtype", "f32"],
          ["no conversion from f32 to fp8_e4m3; possible: f32, bf16"]),
+        (["--device", "tpu"], ["--device"]),
+        (["--device", "cuda", "--backend", "reference"], ["--backend", "--device"]),
         (["--no-such-flag"], ["--no-such-flag"]),
         (["--chat-format", "chatml"], ["--chat-format", "chatml", "kimi_k2", "glm45", "qwen3", "smollm2"]),
         (["--chat-format", "kimi_k2"], ["--chat-format", "<|im_user|>"]),

@@ -1,6 +1,6 @@
-// What rounding costs on every tiny checkpoint: the SIMD backend with BF16 pages, and a decode on FP8 pages that were
-// converted from them, as both pools serve, against the reference backend with F32 pages (which tiny_families_test
-// holds to transformers). A prompt in one piece, then 64 generated tokens one at a time.
+// What rounding costs on every tiny checkpoint: the SIMD and the CUDA backend with BF16 pages, and a decode on FP8
+// pages that were converted from them, as both pools serve, against the reference backend with F32 pages (which
+// tiny_families_test holds to transformers). A prompt in one piece, then 64 generated tokens one at a time.
 //
 // Which experts a token takes and which tokens sparse attention selects are discrete choices: scores within the error
 // of rounded formats may fall either way, and with random weights another choice is another model. So rounded
@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/backends/cpu/simd/simd_backend.h"
+#include "tessera/backends/cuda/cuda_backend.h"
 #include "tessera/models/model.h"
 #include "tests/end_to_end/tiny_golden.h"
 #include "tests/support/compare.h"
@@ -44,38 +46,54 @@ struct Choice {
 };
 using Choices = std::vector<Choice>;
 
-std::vector<std::vector<std::int32_t>> selected(const ops::DsaSelectParams& params) {
+template <typename T>
+std::vector<T> read(ops::Backend& backend, ops::Stream& stream, const T* device, std::int64_t size) {
+  std::vector<T> host(static_cast<std::size_t>(size));
+  backend.copy_to_host(stream, host.data(), device, size * static_cast<std::int64_t>(sizeof(T)));
+  stream.synchronize();
+  return host;
+}
+
+template <typename T>
+void write(ops::Backend& backend, ops::Stream& stream, T* device, const std::vector<T>& host) {
+  backend.copy_to_device(stream, device, host.data(), std::ssize(host) * static_cast<std::int64_t>(sizeof(T)));
+}
+
+std::vector<std::vector<std::int32_t>> selected(ops::Backend& backend, ops::Stream& stream,
+                                                const ops::DsaSelectParams& params) {
+  const std::int64_t width = params.selection.width;
+  const std::vector<std::int32_t> positions =
+      read<std::int32_t>(backend, stream, params.selection.positions, params.q.rows * width);
+  const std::vector<std::int32_t> counts = read<std::int32_t>(backend, stream, params.selection.counts, params.q.rows);
   std::vector<std::vector<std::int32_t>> taken;
   for (std::int64_t t = 0; t < params.q.rows; ++t) {
-    const std::int32_t* positions = params.selection.positions + t * params.selection.width;
-    taken.emplace_back(positions, positions + params.selection.counts[t]);
+    const auto row = positions.begin() + t * width;
+    taken.emplace_back(row, row + counts[static_cast<std::size_t>(t)]);
   }
   return taken;
 }
 
-std::vector<std::vector<std::int32_t>> routed(const ops::MoeRouteParams& params) {
+std::vector<std::vector<std::int32_t>> routed(const std::vector<std::int32_t>& ids, std::int64_t tokens) {
+  const std::int64_t k = std::ssize(ids) / tokens;
   std::vector<std::vector<std::int32_t>> taken;
-  for (std::int64_t t = 0; t < params.logits.rows; ++t) {
-    const std::int32_t* ids = params.expert_ids + t * params.num_experts_per_tok;
-    taken.emplace_back(ids, ids + params.num_experts_per_tok);
-  }
+  for (std::int64_t t = 0; t < tokens; ++t) taken.emplace_back(ids.begin() + t * k, ids.begin() + (t + 1) * k);
   return taken;
 }
+
+std::int64_t places_of(const ops::MoeRouteParams& params) { return params.logits.rows * params.num_experts_per_tok; }
 
 class RecordingBackend final : public tests::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void dsa_select(ops::Stream& stream, const ops::DsaSelectParams& params) override {
     ForwardingBackend::dsa_select(stream, params);
-    stream.synchronize();
-    choices_.push_back({selected(params), {}});
+    choices_.push_back({selected(*this, stream, params), {}});
   }
   void moe_route(ops::Stream& stream, const ops::MoeRouteParams& params) override {
     ForwardingBackend::moe_route(stream, params);
-    stream.synchronize();
+    const auto ids = read<std::int32_t>(*this, stream, params.expert_ids, places_of(params));
     choices_.push_back(
-        {routed(params),
-         {params.expert_weights, params.expert_weights + params.logits.rows * params.num_experts_per_tok}});
+        {routed(ids, params.logits.rows), read<float>(*this, stream, params.expert_weights, places_of(params))});
   }
   const Choices& choices() const { return choices_; }
 
@@ -103,30 +121,36 @@ class ChoosingBackend final : public tests::ForwardingBackend {
 
   void dsa_select(ops::Stream& stream, const ops::DsaSelectParams& params) override {
     ForwardingBackend::dsa_select(stream, params);
-    stream.synchronize();
     const Choice& wanted = next(params.q.rows);
-    const auto own = selected(params);
-    const std::int64_t last = params.pages.kv_lens()[0];
+    const auto own = selected(*this, stream, params);
+    const std::int64_t last = read<std::int32_t>(*this, stream, params.pages.kv_lens(), 1)[0];
+    const std::int64_t width = params.selection.width;
+    std::vector<std::int32_t> positions =
+        read<std::int32_t>(*this, stream, params.selection.positions, std::ssize(own) * width);
     for (std::size_t t = 0; t < own.size(); ++t) {
       const std::int64_t seen = last - std::ssize(own) + static_cast<std::int64_t>(t) + 1;
-      if (seen > params.selection.width) selections_.add(own[t], wanted.taken[t], seen);
+      if (seen > width) selections_.add(own[t], wanted.taken[t], seen);
       ASSERT_EQ(own[t].size(), wanted.taken[t].size());
-      std::ranges::copy(wanted.taken[t],
-                        params.selection.positions + t * static_cast<std::size_t>(params.selection.width));
+      std::ranges::copy(wanted.taken[t], positions.begin() + static_cast<std::ptrdiff_t>(t) * width);
     }
+    write(*this, stream, params.selection.positions, positions);
   }
   void moe_route(ops::Stream& stream, const ops::MoeRouteParams& params) override {
     ForwardingBackend::moe_route(stream, params);
-    stream.synchronize();
     const Choice& wanted = next(params.logits.rows);
-    const auto own = routed(params);
-    const auto k = static_cast<std::size_t>(params.num_experts_per_tok);
+    std::vector<std::int32_t> ids = read<std::int32_t>(*this, stream, params.expert_ids, places_of(params));
+    std::vector<float> weights = read<float>(*this, stream, params.expert_weights, places_of(params));
+    const auto own = routed(ids, params.logits.rows);
+    const std::ptrdiff_t k = params.num_experts_per_tok;
     for (std::size_t t = 0; t < own.size(); ++t) {
       experts_.add(own[t], wanted.taken[t], params.logits.cols);
       if (own[t] == wanted.taken[t]) continue;  // With its own weights, which are rounded too.
-      std::ranges::copy(wanted.taken[t], params.expert_ids + t * k);
-      std::copy_n(wanted.weights.begin() + static_cast<std::ptrdiff_t>(t * k), k, params.expert_weights + t * k);
+      const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(t) * k;
+      std::ranges::copy(wanted.taken[t], ids.begin() + at);
+      std::copy_n(wanted.weights.begin() + at, k, weights.begin() + at);
     }
+    write(*this, stream, params.expert_ids, ids);
+    write(*this, stream, params.expert_weights, weights);
   }
 
   // The place in the order of calls, to compute a stretch again.
@@ -147,11 +171,20 @@ class ChoosingBackend final : public tests::ForwardingBackend {
   Agreement experts_;
 };
 
-class TinyRounded : public testing::TestWithParam<std::string> {
+// A checkpoint, and "simd" or "cuda".
+class TinyRounded : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
+  const std::string& checkpoint() const { return std::get<0>(GetParam()); }
+  bool on_cuda() const { return std::get<1>(GetParam()) == "cuda"; }
+  base::Result<std::unique_ptr<ops::Backend>> make_judged() const {
+    return on_cuda() ? backends::cuda::make_cuda_backend({}) : backends::cpu::make_simd_backend({});
+  }
   void SetUp() override {
-    golden_ = test_support::read_golden(test_support::tiny_goldens_dir() / GetParam());
-    const base::Status status = test_support::write_recipe_checkpoint(GetParam(), folder_.path());
+    if (on_cuda() && !backends::cuda::cuda_availability().ok()) {
+      GTEST_SKIP() << "needs a CUDA device: " << backends::cuda::cuda_availability().message();
+    }
+    golden_ = test_support::read_golden(test_support::tiny_goldens_dir() / checkpoint());
+    const base::Status status = test_support::write_recipe_checkpoint(checkpoint(), folder_.path());
     ASSERT_TRUE(status.ok()) << status.to_string();
   }
   std::unique_ptr<models::Model> load(ops::Backend& backend) const {
@@ -203,9 +236,9 @@ TEST_P(TinyRounded, EveryPositionIsWithinTheTargets) {
     exact_generated = generate(run);
   }
 
-  auto simd = backends::cpu::make_simd_backend({});
-  ASSERT_TRUE(simd.has_value()) << simd.error().to_string();
-  ChoosingBackend choosing(**simd, recording.choices());
+  const auto judged = make_judged();
+  ASSERT_TRUE(judged.has_value()) << judged.error().to_string();
+  ChoosingBackend choosing(**judged, recording.choices());
   const std::unique_ptr<models::Model> model = load(choosing);
   ASSERT_NE(model, nullptr);
   const std::int64_t vocab = model->config().vocab_size;
@@ -219,8 +252,9 @@ TEST_P(TinyRounded, EveryPositionIsWithinTheTargets) {
   const double split = worst(generate(fp8), exact_generated, vocab);
   EXPECT_EQ(choosing.position(), recording.choices().size());
 
-  fmt::print("{}: worst relative error: prompt {:.2e}, generated {:.2e}, generated on FP8 pages {:.2e}\n", GetParam(),
-             prompt, unified, split);
+  const std::string name = checkpoint() + (on_cuda() ? " on cuda" : " on simd");
+  fmt::print("{}: worst relative error: prompt {:.2e}, generated {:.2e}, generated on FP8 pages {:.2e}\n", name, prompt,
+             unified, split);
   EXPECT_LT(prompt, kBf16ErrorMax);
   EXPECT_LT(unified, kBf16ErrorMax);
   EXPECT_LT(split, kFp8ErrorMax);
@@ -229,13 +263,17 @@ TEST_P(TinyRounded, EveryPositionIsWithinTheTargets) {
   for (const auto& [what, agreement] :
        {std::pair{"experts", choosing.experts()}, {"selections", choosing.selections()}}) {
     if (agreement.possible == 0) continue;
-    fmt::print("{}: {}: {} of {} differ\n", GetParam(), what, agreement.differ, agreement.possible);
+    fmt::print("{}: {}: {} of {} differ\n", name, what, agreement.differ, agreement.possible);
     EXPECT_GT(agreement.equal(), kEqualChoicesMin) << what;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TinyRounded, testing::ValuesIn(test_support::tiny_checkpoint_names()),
-                         [](const testing::TestParamInfo<std::string>& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(All, TinyRounded,
+                         testing::Combine(testing::ValuesIn(test_support::tiny_checkpoint_names()),
+                                          testing::Values("simd", "cuda")),
+                         [](const auto& tested) {
+                           return std::get<0>(tested.param) + "_" + std::get<1>(tested.param);
+                         });
 
 }  // namespace
 }  // namespace tessera
