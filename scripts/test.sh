@@ -2,9 +2,9 @@
 # test.sh [--all] [--label L]: build and test; the last line is "N passed, N failed" (", N skipped"), the exit status
 # nonzero when anything failed, a build included.
 #
-#   (nothing)   preset cpu: every test but the linters
+#   (nothing)   preset cpu: every test but the linters and the mutants of the page checks
 #   --label L   preset cpu (preset cpu-asan for `fuzz`): the tests with that label only
-#   --all       all of it: preset cpu, linters, cpu-asan without the slow tests, cpu-tsan for what has threads, fuzzing
+#   --all       all of it: preset cpu, linters, mutants, cpu-asan without the slow tests, cpu-tsan for what has threads, fuzzing
 #
 # Results of each stage are left in build/results/, as JUnit files and logs. No test needs a GPU.
 set -uo pipefail
@@ -88,6 +88,8 @@ if [ "$label" = fuzz ]; then
   stage fuzz cpu-asan fuzz_targets -L '^fuzz$'
 elif [ "$label" = tidy ]; then
   stage tidy cpu all -L '^tidy$'
+elif [ "$label" = mutation ]; then
+  stage mutation cpu mutation_targets -L '^mutation$'
 else
   # Tests of the imported model, the real vocabularies and the openai client; making them is quick the second time.
   if ! scripts/model.sh smollm2 >/dev/null || ! scripts/vocabularies.sh >/dev/null || ! scripts/venv.sh --tests; then
@@ -98,11 +100,12 @@ else
   if [ -n "$label" ]; then
     stage "$label" cpu all -L "^$label\$"
   else
-    stage cpu cpu all -LE '^(tidy|fuzz)$'
+    stage cpu cpu all -LE '^(tidy|fuzz|mutation)$'
   fi
 fi
 if [ "$all" = yes ]; then
   stage tidy cpu all -L '^tidy$'
+  stage mutation cpu mutation_targets -L '^mutation$'
   stage asan cpu-asan all -LE '^(slow|tidy|fuzz)$'
   programs=$(IFS='|'; echo "${threaded[*]}")
   stage tsan cpu-tsan "${threaded[*]} tessera make_tiny_model" -R "^(($programs)\\.|tiny_server\$)" -LE '^slow$'

@@ -107,6 +107,7 @@ class Measurement {
   }
 
   base::Status make_engines() {
+    using kv_cache::IntegrityLevel;
     std::int64_t remaining = memory_.available_bytes - memory_.available_bytes / kUnplannedShare;
     for (std::size_t e = 0; e < engine_count(); ++e) {
       engine::EngineConfig config;
@@ -119,6 +120,13 @@ class Measurement {
       result_.context_end = std::max(result_.context_end, first_context(e) + steps_of(e));
       // The scheduler keeps one page back for each sequence.
       config.pages = options_.batch * (base::ceil_div(config.context_tokens_max, options_.page_size) + 1);
+      config.integrity.sweep_pages_per_second = options_.kv_sweep_pages_per_second;
+      for (const IntegrityLevel level : {IntegrityLevel::kDigest, IntegrityLevel::kDigestStep}) {
+        const auto is_this = [&](const MeasuredArm& arm) {
+          return arm.engine == e && arm.name == kv_cache::integrity_level_name(level);
+        };
+        if (std::ranges::any_of(result_.arms, is_this)) config.integrity.level = level;
+      }
       config.memory_budget_bytes = std::max<std::int64_t>(1, remaining);
       if (e > 0) config.weight_memory = engine::WeightMemory::kCountedElsewhere;
       TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<DecodeEngine> made,

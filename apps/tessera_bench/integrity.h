@@ -28,7 +28,8 @@ struct IntegrityOptions {
   std::int64_t block = 4;       // Of them, one after another.
   std::int64_t repeats = 5;     // With sequences, and so pages, of their own.
   std::vector<std::string> levels{"tags"};
-  std::string json;  // A file; none: only the table.
+  std::int64_t kv_sweep_pages_per_second = 64;  // At levels with digests.
+  std::string json;                             // A file; none: only the table.
   std::string log_level = "warning";
 };
 

@@ -264,6 +264,12 @@ TEST_F(PrefixCacheTest, CollisionIsAMiss) {
   EXPECT_EQ(hit({2}), 0);     // The same key, other tokens.
   EXPECT_EQ(hit({1, 1}), 1);  // The same key and tokens, under another parent.
   EXPECT_TRUE(cache_->match(scope_, tokens_of({2}), 1).empty());
+  // Every token counts, not only where the page begins.
+  for (std::size_t at = 0; at < kPageSize; ++at) {
+    std::vector<std::int32_t> tokens = tokens_of({1});
+    tokens[at] = 2;
+    EXPECT_EQ(cache_->match_length(scope_, tokens), 0) << at;
+  }
   PrefixScope other = scope_;
   other.tenant = "someone else";
   EXPECT_EQ(cache_->match_length(other, tokens_of({1})), 0);
@@ -273,6 +279,35 @@ TEST_F(PrefixCacheTest, CollisionIsAMiss) {
   cache_->insert(scope_, tokens_of({2, 3}), leases);
   cache_->insert(other, tokens_of({1, 1}), leases);
   EXPECT_EQ(leases, before);
+  EXPECT_EQ(cache_->pages(), 1);
+  release(leases);
+  expect_sound();
+}
+
+TEST_F(PrefixCacheTest, PageOfAnEarlierLeaseIsNotCached) {
+  make(1);
+  std::vector<Lease> old = allocate(1);
+  release(old);
+  const std::vector<Lease> now = allocate(1);
+  ASSERT_EQ(now.front().page, old.front().page);
+  const std::vector<Lease> before = old;
+  cache_->insert(scope_, tokens_of({1}), old);
+  EXPECT_EQ(old, before);
+  EXPECT_EQ(cache_->pages(), 0);
+  release(now);
+  expect_sound();
+}
+
+TEST_F(PrefixCacheTest, PageThatIsCachedAlreadyIsNotCachedForAnotherTenant) {
+  make(4);
+  std::vector<Lease> leases = allocate(1);
+  cache_->insert(scope_, tokens_of({1}), leases);
+  const std::vector<Lease> before = leases;
+  PrefixScope other = scope_;
+  other.tenant = "someone else";
+  cache_->insert(other, tokens_of({1}), leases);
+  EXPECT_EQ(leases, before);
+  EXPECT_EQ(cache_->match_length(other, tokens_of({1})), 0);
   EXPECT_EQ(cache_->pages(), 1);
   release(leases);
   expect_sound();

@@ -217,6 +217,16 @@ TEST_F(VerifierTest, WritePastTheSequenceOrOverWhatItHas) {
   }
 }
 
+TEST_F(VerifierTest, WriteOverWhatItHasIsRefusedEvenInItsOwnPlace) {
+  const std::int64_t page = sequences_[1].leases[1].page;
+  for (const std::int32_t position : {4, 5}) {  // The sequence has 6 tokens.
+    token_positions_[1] = position;
+    slots_[1] = page * kPageSize + position % kPageSize;
+    const ops::RowVerdict verdict = expect_middle_fails(ops::kCheckSlot);
+    EXPECT_EQ(verdict.found, static_cast<std::uint64_t>(slots_[1]));
+  }
+}
+
 TEST_F(VerifierTest, WriteIntoASharedPage) {
   pool_->share(*stream_, sequences_[1].leases[1]);
   const ops::RowVerdict verdict = expect_middle_fails(ops::kCheckShared);
@@ -234,6 +244,18 @@ TEST_F(VerifierTest, ChangeDuringTheStepIsFoundAfterIt) {
   EXPECT_EQ(verdicts[2].failed_checks, 0u);
   // What the step read did not change between check and use.
   EXPECT_EQ(checked.pages.kv_lens()[1], 7);
+}
+
+TEST_F(VerifierTest, WhatHealsDuringTheStepHasFailedAllTheSame) {
+  const PageId page = sequences_[1].leases[0].page;
+  fault_injection::Access::owners(*pool_)[page] ^= 1;
+  check();
+  fault_injection::Access::owners(*pool_)[page] ^= 1;
+  verifier_->check_after(*stream_);
+  const auto verdicts = verifier_->read_verdicts(*stream_);
+  EXPECT_EQ(verdicts[0].failed_checks, 0u);
+  EXPECT_EQ(verdicts[1].failed_checks, ops::kCheckOwner);
+  EXPECT_EQ(verdicts[2].failed_checks, 0u);
 }
 
 TEST_F(VerifierTest, EmptyBatch) {

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/ops/page_transfer.h"
@@ -144,11 +146,16 @@ TEST(ReceiveHandoffTest, RefusesChunksThatDoNotFit) {
     const auto kind = handoff->classify(chunk, digests);
     return kind.has_value() ? StatusCode::kOk : kind.error().code();
   };
-  EXPECT_EQ(code({-1, 1, 1}, {5}), StatusCode::kDataLoss);
-  EXPECT_EQ(code({2, 1, 1}, {5}), StatusCode::kDataLoss);
-  EXPECT_EQ(code({0, 0, 1}, {5}), StatusCode::kDataLoss);  // Not wanted.
-  EXPECT_EQ(code({0, 2, 2}, {5, 6}), StatusCode::kDataLoss);
-  EXPECT_EQ(code({0, 3, 1}, {5}), StatusCode::kDataLoss);
+  // Nothing is looked up for a chunk outside: the message says that it was refused for that.
+  const std::vector<std::pair<Chunk, Digests>> outside = {
+      {{-1, 1, 1}, {5}},   {{2, 1, 1}, {5}}, {{0, 0, 1}, {5}},  // Not wanted.
+      {{0, 2, 2}, {5, 6}}, {{0, 3, 1}, {5}}, {{0, 1, 0}, {}}};
+  for (const auto& [chunk, digests] : outside) {
+    const auto kind = handoff->classify(chunk, digests);
+    ASSERT_FALSE(kind.has_value()) << chunk.layer << ", " << chunk.first_page << ", " << chunk.num_pages;
+    EXPECT_EQ(kind.error().code(), StatusCode::kDataLoss);
+    EXPECT_NE(kind.error().message().find("outside"), std::string_view::npos) << kind.error().message();
+  }
   EXPECT_EQ(code({0, 1, 2}, {5, 6}), StatusCode::kDataLoss);  // In part there already.
   EXPECT_EQ(code({0, 1, 1}, {4}), StatusCode::kDataLoss);     // Another digest.
   EXPECT_EQ(code({0, 1, 1}, {5}), StatusCode::kOk);
@@ -167,6 +174,12 @@ TEST(ReceiveHandoffTest, WrongDigestsAreCorruption) {
   EXPECT_EQ(other->commit(2).code(), StatusCode::kDataLoss);
   ASSERT_TRUE(other->ready_to_verify());
   EXPECT_EQ(other->verify().code(), StatusCode::kCorruption);
+  auto larger = accepted();
+  store(*larger, {0, 1, 2}, {5, 6});
+  store(*larger, {1, 1, 2}, {7, 8});
+  ASSERT_TRUE(larger->commit(~std::uint64_t{0}).ok());
+  ASSERT_TRUE(larger->ready_to_verify());
+  EXPECT_EQ(larger->verify().code(), StatusCode::kCorruption);
 }
 
 TEST(ReceiveHandoffTest, AbortsFromEveryStateOnce) {

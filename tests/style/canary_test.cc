@@ -160,6 +160,7 @@ TEST(PageProofCanary, FindsWhoeverProvesPagesWithoutACheck) {
   EXPECT_THAT(check("tessera/engine/a.h", "struct Lax : Verifier {};\n"), SizeIs(1));
   EXPECT_THAT(check("apps/tessera_bench/a.h", derived), IsEmpty());
   EXPECT_THAT(check("tests/a_test.cc", "class OfTheVerifier { Verifier* verifier; };\n"), IsEmpty());
+  EXPECT_THAT(check("tessera/ops/a.h", "class A {\n  friend class kv_cache::Verifier;\n};\n"), IsEmpty());
   EXPECT_THAT(check("apps/tessera/serve.cc", "parts.make_verifier = f;\n"), SizeIs(1));
   for (const std::string made : {"f(ops::VerifiedPages(a, b, 1, 1));", "ops::VerifiedPages p{a, b, 1, 1};",
                                  "ops::WritableSlots slots(a, 1);", "return WritableSlots{a, 1};"}) {
