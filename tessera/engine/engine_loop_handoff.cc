@@ -198,11 +198,15 @@ void EngineLoop::take_committed(const kv_transfer::HandoffCommitted& event) {
 }
 
 void EngineLoop::take_aborted(const kv_transfer::HandoffAborted& event) {
-  // Before the leases end: the writes that may still come must find nobody else's page.
-  for (const kv_transfer::PageToQuarantine& page : event.quarantine) pages_->quarantine_page(page.page, page.cause);
   const auto entry = receiving_.extract(event.key);
-  if (entry.empty()) return;  // The sequence was dropped while it waited.
+  if (entry.empty()) return;  // The sequence was dropped while it waited: no page was given to it.
   Sequence& sequence = *table_.find(entry.mapped());
+  // Before the leases end: the writes that may still come must find nobody else's page.
+  for (const kv_transfer::PageToQuarantine& page : event.quarantine) {
+    // Where the check failed because the lease had ended, the page may be somebody else's by now, and sound.
+    const bool check_failed = page.cause == kv_cache::QuarantineCause::kFailedCheck;
+    if (!check_failed || pages_->holds(sequence, page.page)) pages_->quarantine_page(page.page, page.cause);
+  }
   sequence.receive_key.reset();
   pages_->fence_received(sequence);
   if (!sequence.aborted) {

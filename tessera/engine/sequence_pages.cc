@@ -161,6 +161,11 @@ void SequencePages::quarantine_page(kv_cache::PageId page, kv_cache::QuarantineC
                    cause);
 }
 
+bool SequencePages::holds(const Sequence& sequence, kv_cache::PageId page) const {
+  return std::ranges::any_of(sequence.leases,
+                             [&](const Lease& lease) { return lease.page == page && pool_.is_current(lease); });
+}
+
 void SequencePages::quarantine(Sequence& sequence, const ops::RowVerdict& verdict) {
   for (std::int64_t j = 0; j < std::ssize(sequence.leases); ++j) {
     const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];

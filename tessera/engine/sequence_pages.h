@@ -53,6 +53,8 @@ class SequencePages {
   // page that others share too then fails their own next check. Then ends all leases.
   void quarantine(Sequence& sequence, const ops::RowVerdict& verdict);
   void quarantine_page(kv_cache::PageId page, kv_cache::QuarantineCause cause);
+  // Whether the sequence has a lease on the page that has not ended.
+  bool holds(const Sequence& sequence, kv_cache::PageId page) const;
 
  private:
   base::Result<std::vector<kv_cache::Lease>> allocate(const Sequence& sequence, std::int64_t first_position,

@@ -114,5 +114,43 @@ TEST_P(HandoffCorruption, APageOfTheReceiverBeforeItIsWritten) {
                                harness.decode().loop().stats().pages_quarantined);
 }
 
+// A page that a receiver has from its prefix cache goes to quarantine, is rewritten and given to somebody else before
+// the handoff is over: the receiver's check fails on it, and its new holder does not notice.
+TEST(HandoffOfALostPage, APageThatIsSomebodyElsesByThen) {
+  ServingHarness harness({});
+  const auto prompt = make_prompt(1, 22);
+  harness.submit(prompt, 2);
+  harness.run_until_ended();  // Now both engines have its whole pages in their caches.
+  std::vector<std::vector<std::byte>> held;
+  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+    if (from == 1 && held.empty() && harness.decode().loop().stats().handing_over == 1) {
+      held.push_back(std::move(message));
+    } else {
+      harness.transport().deliver(from, to, std::move(message));
+    }
+  });
+  const auto victim = harness.submit(prompt, 6);
+  ASSERT_TRUE(harness.run_until([&] { return !held.empty(); }));
+  auto& pool = harness.decode().loop().pool();
+  const auto backend = backends::cpu::make_reference_backend();
+  const auto stream = backend->make_stream();
+  kv_cache::PageId page = 1;
+  while (pool.lease_count(page) == 0 || pool.position(page) != 1) ++page;
+  pool.quarantine(*stream, page, "another holder's check failed");
+  ASSERT_EQ(pool.audit_quarantined(*stream).freed, 1);
+  const auto other_prompt = make_prompt(2, 9);
+  const auto other = harness.submit(other_prompt, 30);
+  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(other).size() > 2; }));
+  ASSERT_GT(pool.lease_count(page), 0) << "nobody got the page";
+  harness.transport().deliver(1, 2, std::move(held.front()));
+  harness.run_until_ended();
+  ASSERT_TRUE(harness.heard(victim).failed.has_value());
+  EXPECT_EQ(harness.heard(victim).failed->code(), base::StatusCode::kCorruption);
+  EXPECT_THAT(harness.heard(other).ids(), ElementsAreArray(harness.expected(other_prompt, 30)));
+  EXPECT_EQ(harness.decode().loop().stats().check_failures, 1);
+  harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined,
+                               harness.decode().loop().stats().pages_quarantined);
+}
+
 }  // namespace
 }  // namespace tessera::test_support

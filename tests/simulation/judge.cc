@@ -11,11 +11,9 @@ namespace tessera::simulation {
 
 using base::StatusCode;
 
-Judge::Judge(ops::Backend& backend, test_support::Flavors flavors, std::int64_t page_size, const base::Clock& clock,
-             Trace& trace)
+Judge::Judge(ops::Backend& backend, const Rules& rules, const base::Clock& clock, Trace& trace)
     : backend_(backend),
-      flavors_(flavors),
-      page_size_(page_size),
+      rules_(rules),
       clock_(clock),
       trace_(trace),
       stream_(backend.make_stream()),
@@ -44,13 +42,13 @@ std::uint64_t Judge::prefix_hash(const request::SequenceSpec& spec, std::int64_t
 }
 
 void Judge::expect(const request::SequenceSpec& spec, std::int64_t context_tokens_max) {
-  Sequence sequence(spec, flavors_);
+  Sequence sequence(spec, rules_.flavors);
   const std::int64_t room = context_tokens_max - std::ssize(spec.prompt);
   std::int32_t& tokens_max = sequence.spec.sampling.max_tokens;
   tokens_max = static_cast<std::int32_t>(std::min<std::int64_t>(tokens_max, room));
   sequence.submitted = clock_.now();
   sequence.may_be_lost = clock_.now() < all_lost_until_;
-  for (std::int64_t tokens = page_size_; tokens <= std::ssize(spec.prompt); tokens += page_size_) {
+  for (std::int64_t tokens = rules_.page_size; tokens <= std::ssize(spec.prompt); tokens += rules_.page_size) {
     ++prefixes_[prefix_hash(spec, tokens)];
   }
   if (live_.empty()) last_event_ = clock_.now();
@@ -138,8 +136,9 @@ void Judge::hear_token(Sequence& sequence, const request::TokenEvent& token) {
   }
 }
 
-void Judge::end(Sequence& sequence) {
+void Judge::end(Sequence& sequence, const request::SequenceReport& report) {
   sequence.ended = true;
+  counts_.recomputes += report.integrity_recomputes;
   std::erase(live_, sequence.spec.id);
 }
 
@@ -156,13 +155,13 @@ void Judge::hear_finish(Sequence& sequence, const request::SequenceFinished& fin
     object(fmt::format("sequence {}: reports {} tokens of {}", id, finished.report.generated_tokens, sequence.told));
   }
   check_prefix_hit(sequence, finished.report.cached_tokens);
-  end(sequence);
+  end(sequence, finished.report);
 }
 
 // What a prompt was given from the cache, somebody of the same tenant must have brought.
 void Judge::check_prefix_hit(const Sequence& sequence, std::int64_t cached_tokens) {
   if (cached_tokens == 0) return;
-  if (cached_tokens % page_size_ != 0 || cached_tokens >= std::ssize(sequence.spec.prompt)) {
+  if (cached_tokens % rules_.page_size != 0 || cached_tokens >= std::ssize(sequence.spec.prompt)) {
     object(fmt::format("sequence {}: {} tokens from the cache", sequence.spec.id, cached_tokens));
   } else if (prefixes_[prefix_hash(sequence.spec, cached_tokens)] < 2) {
     object(fmt::format("sequence {}: {} tokens from the cache, which nobody of its tenant brought", sequence.spec.id,
@@ -182,8 +181,13 @@ void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& fail
       break;
     case StatusCode::kCorruption:
       ++counts_.corrupted;
-      sequence.failed_corrupt = true;
       explained |= sequence.may_be_corrupt || sequence.told_max.has_value() || damaged_prefix(sequence);
+      // Only after it was computed again as often as is allowed. (A failure is told at once, also when another engine
+      // has yet to report its share.)
+      if (rules_.on_error == kv_cache::OnIntegrityError::kRecompute &&
+          failed.report.integrity_recomputes + sequence.checks_failed < rules_.recomputes_max) {
+        explained = sequence.may_be_lost;
+      }
       break;
     case StatusCode::kResourceExhausted:
       ++counts_.failed;
@@ -201,7 +205,7 @@ void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& fail
   if (sequence.told_max.has_value() && code != StatusCode::kCorruption && !gone) {
     object(fmt::format("sequence {}: a check must have failed, and it ended with {}", id, failed.status.to_string()));
   }
-  end(sequence);
+  end(sequence, failed.report);
 }
 
 // ---- What is done to them ----
@@ -209,8 +213,21 @@ void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& fail
 void Judge::must_fail(SequenceId id, std::int64_t generated) {
   Sequence* sequence = find(id);
   if (sequence == nullptr || sequence->ended) return;
+  if (rules_.on_error == kv_cache::OnIntegrityError::kRecompute) {
+    sequence->may_be_corrupt = true;
+    if (!std::exchange(sequence->must_start_again, true)) ++sequence->checks_failed;
+    return;
+  }
   if (!sequence->told_max.has_value() || generated < *sequence->told_max) {
     sequence->told_max = std::max(generated, sequence->told);
+  }
+}
+
+void Judge::computes(SequenceId id, std::int64_t start) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || !std::exchange(sequence->must_start_again, false)) return;
+  if (start >= std::ssize(sequence->spec.prompt)) {
+    object(fmt::format("sequence {}: goes on after a check that must have failed", id));
   }
 }
 

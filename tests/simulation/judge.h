@@ -27,13 +27,20 @@ struct JudgeCounts {
   std::int64_t cancelled = 0;
   std::int64_t corrupted = 0;  // Failed by an integrity check.
   std::int64_t failed = 0;     // For another reason.
+  std::int64_t recomputes = 0;
   std::int64_t tokens = 0;
 };
 
 class Judge {
  public:
-  Judge(ops::Backend& backend, test_support::Flavors flavors, std::int64_t page_size, const base::Clock& clock,
-        Trace& trace);
+  // As the engines are configured.
+  struct Rules {
+    test_support::Flavors flavors;
+    std::int64_t page_size = 0;
+    kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
+    std::int32_t recomputes_max = 0;
+  };
+  Judge(ops::Backend& backend, const Rules& rules, const base::Clock& clock, Trace& trace);
 
   // Before it is submitted; max_tokens is as many as fit the context.
   void expect(const request::SequenceSpec& spec, std::int64_t context_tokens_max);
@@ -42,9 +49,11 @@ class Judge {
   void hear(SequenceId id, const router::SequenceEvent& event);
   void client_left(SequenceId id);
 
-  // A check of a step that is about to be made, or a handoff's, must find something in the sequence: it may emit
-  // `generated` tokens in all.
+  // A check of a step that is about to be made must find something in the sequence: it may emit `generated` tokens in
+  // all. Where failed checks are answered by computing again, its next step must be one of its prompt.
   void must_fail(SequenceId id, std::int64_t generated);
+  // A step is about to compute tokens of the sequence from `start` on.
+  void computes(SequenceId id, std::int64_t start);
   // What would explain a failure: a page that it holds, or could be given, was damaged.
   void may_be_corrupt(SequenceId id);
   // The same for everybody who could read a page at the end of the first `tokens` tokens of that sequence, until healed
@@ -85,7 +94,8 @@ class Judge {
     std::optional<std::int64_t> told_max;      // Of one that must fail.
     base::Nanoseconds submitted{0};
     bool ended = false;
-    bool failed_corrupt = false;
+    bool must_start_again = false;
+    std::int64_t checks_failed = 0;  // At least.
     bool left = false;
     bool may_be_corrupt = false;
     bool may_be_lost = false;
@@ -96,15 +106,14 @@ class Judge {
   void hear_token(Sequence& sequence, const request::TokenEvent& token);
   void hear_finish(Sequence& sequence, const request::SequenceFinished& finished);
   void hear_failure(Sequence& sequence, const request::SequenceFailed& failed);
-  void end(Sequence& sequence);
+  void end(Sequence& sequence, const request::SequenceReport& report);
   void check_prefix_hit(const Sequence& sequence, std::int64_t cached_tokens);
   bool damaged_prefix(const Sequence& sequence) const;
   // A number for the tenant and the first `tokens` tokens.
   static std::uint64_t prefix_hash(const request::SequenceSpec& spec, std::int64_t tokens);
 
   ops::Backend& backend_;
-  const test_support::Flavors flavors_;
-  const std::int64_t page_size_;
+  const Rules rules_;
   const base::Clock& clock_;
   Trace& trace_;
   std::unique_ptr<ops::Stream> stream_;

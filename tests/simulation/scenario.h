@@ -34,6 +34,8 @@ struct Scenario {
   std::int64_t latency_turns_max = 0;
   // An engine that pauses does so for at most so many turns.
   std::int64_t pause_turns_max = 0;
+  // The leases of a pool are compared with those that sequences hold every so many turns.
+  std::int64_t audit_every_turns = 16;
   // Simulated time in which anything must happen while a sequence lives.
   base::Nanoseconds stall_after = std::chrono::seconds(10);
 };

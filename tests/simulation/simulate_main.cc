@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/base/logging.h"
+#include "tests/simulation/campaigns.h"
 #include "tests/simulation/simulation.h"
 
 namespace tessera::simulation {
@@ -22,6 +23,9 @@ struct Options {
   std::int64_t injections_total = 0;
   std::vector<std::string> faults;
   bool trace = false;
+  bool recompute = false;
+  bool storm = false;
+  bool every_allocation = false;
   std::string log_level = "off";
 };
 
@@ -40,7 +44,8 @@ void print_counts(const SimulationCounts& counts, double seconds) {
              counts.prefix_hit_tokens, counts.audits);
   fmt::print("{} messages, {} disturbed; {} allocations failed; {} restarts\n", counts.messages,
              counts.messages_disturbed, counts.allocations_failed, counts.restarts);
-  fmt::print("{} mapping and slot faults reached and detected\n", reached(counts));
+  fmt::print("{} mapping and slot faults reached and detected; {} sequences computed again\n", reached(counts),
+             counts.judged.recomputes);
   for (std::size_t i = 0; i < counts.reached.size(); ++i) {
     if (counts.reached[i] > 0) fmt::print("  {:>8} {}\n", counts.reached[i], kStepFaultNames[i]);
   }
@@ -52,7 +57,44 @@ std::string replay_command(const Options& options, std::uint64_t seed) {
     command += i == 0 ? " --faults " : ",";
     command += options.faults[i];
   }
+  if (options.recompute) command += " --recompute";
   return command;
+}
+
+constexpr EngineShape kShapes[] = {EngineShape::kUnified, EngineShape::kSplit};
+const char* shape_name(EngineShape shape) { return shape == EngineShape::kUnified ? "unified" : "split"; }
+
+int storm(const Options& options) {
+  for (const EngineShape shape : kShapes) {
+    const auto start = std::chrono::steady_clock::now();
+    const StormReport report = run_abort_storm({.seed = options.seed, .shape = shape});
+    if (!report.complaint.empty()) {
+      fmt::print("{}, seed {}: {}\n", shape_name(shape), options.seed, report.complaint);
+      return 1;
+    }
+    fmt::print(
+        "{}: an hour in which 30% of the requests are cancelled; tokens a second of simulated time: {:.1f} before, "
+        "{:.1f} during, {:.1f} from 10 s after on\n",
+        shape_name(shape), report.before, report.during, report.after);
+    print_counts(report.counts, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return 0;
+}
+
+int every_allocation(const Options& options) {
+  for (const EngineShape shape : kShapes) {
+    for (const auto kv : {test_support::OracleKv::kKeysAndValues, test_support::OracleKv::kLatents}) {
+      const AllocationReport report = fail_every_allocation(options.seed, shape, kv, options.steps);
+      const char* kv_name = kv == test_support::OracleKv::kLatents ? "latents" : "keys and values";
+      if (!report.complaint.empty()) {
+        fmt::print("{}, {}, seed {}: {}\n", shape_name(shape), kv_name, options.seed, report.complaint);
+        return 1;
+      }
+      fmt::print("{}, {}: {} runs, in {} of which an allocation failed; every request was answered\n",
+                 shape_name(shape), kv_name, report.runs, report.failures);
+    }
+  }
+  return 0;
 }
 
 int simulate(const Options& options) {
@@ -76,7 +118,11 @@ int simulate(const Options& options) {
   };
   for (std::int64_t world = 0; !enough(world); ++world) {
     const std::uint64_t seed = options.seed + static_cast<std::uint64_t>(world);
-    Simulation simulation({.seed = seed, .faults = faults, .printing = options.trace ? Printing::kOn : Printing::kOff});
+    Simulation simulation(
+        {.seed = seed,
+         .faults = faults,
+         .printing = options.trace ? Printing::kOn : Printing::kOff,
+         .on_error = options.recompute ? kv_cache::OnIntegrityError::kRecompute : kv_cache::OnIntegrityError::kAbort});
     simulation.run_steps(options.steps);
     simulation.drain();
     if (simulation.complaint().has_value()) {
@@ -112,6 +158,9 @@ int main(int argc, char** argv) {
                  "instead of --worlds: until so many faults were reached");
   app.add_option("--faults", options.faults, "mapping, records, slots, transport, allocations, restarts")
       ->delimiter(',');
+  app.add_flag("--recompute", options.recompute, "failed checks are answered by computing again");
+  app.add_flag("--storm", options.storm, "an hour in which 30% of the requests are cancelled, and what follows");
+  app.add_flag("--every-allocation", options.every_allocation, "fail every allocation of a run of --steps in turn");
   app.add_flag("--trace", options.trace, "print what happens");
   app.add_option("--log-level", options.log_level, "of the engines: debug, info, warning, error, off");
   CLI11_PARSE(app, argc, argv);
@@ -119,5 +168,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", status.to_string());
     return 2;
   }
+  if (options.storm) return tessera::simulation::storm(options);
+  if (options.every_allocation) return tessera::simulation::every_allocation(options);
   return tessera::simulation::simulate(options);
 }

@@ -16,7 +16,6 @@ using request::EngineRole;
 
 namespace {
 
-constexpr std::int64_t kAuditEveryTurns = 16;
 // Turns in which a server without work must have come to rest: many timeouts.
 constexpr int kDrainTurnsMax = 200'000;
 constexpr double kWireFaultRate = 0.02;
@@ -40,6 +39,7 @@ void SimulationCounts::add(const SimulationCounts& other) {
   judged.corrupted += other.judged.corrupted;
   judged.failed += other.judged.failed;
   judged.tokens += other.judged.tokens;
+  judged.recomputes += other.judged.recomputes;
   for (std::size_t i = 0; i < reached.size(); ++i) reached[i] += other.reached[i];
 }
 
@@ -58,13 +58,17 @@ Simulation::Simulation(const SimulationOptions& options, Scenario scenario)
   auto& engines = scenario_.server.engines;
   const bool split = engines.front().config.role != EngineRole::kUnified;
   trace_ = std::make_unique<Trace>(clock_, options.printing);
-  const test_support::Flavors flavors{1, split ? 2u : 1u};
   const engine::EngineConfig& first = engines.front().config;
-  judge_ = std::make_unique<Judge>(*backend_, flavors, first.page_size, clock_, *trace_);
+  const Judge::Rules rules{.flavors = {.prompt = 1, .generated = split ? 2u : 1u},
+                           .page_size = first.page_size,
+                           .on_error = options.on_error,
+                           .recomputes_max = first.integrity.recomputes_max};
+  judge_ = std::make_unique<Judge>(*backend_, rules, clock_, *trace_);
   for (auto& engine : engines) {
     step_faults_.push_back(
         std::make_unique<StepFaults>(StepFaults::Options{.faults = options.faults}, *judge_, *trace_, dice_.split()));
     engine.config.observer = step_faults_.back().get();
+    engine.config.integrity.on_error = options.on_error;
   }
   server_ = std::make_unique<test_support::OracleServer>(scenario_.server, *backend_, clock_);
   traffic_ = std::make_unique<Traffic>(scenario_.traffic, first.page_size, first.chunked_prefill_size, dice_.split());
@@ -113,6 +117,10 @@ void Simulation::run_for(base::Nanoseconds duration) {
     turn();
   }
 }
+
+void Simulation::fail_allocation(std::size_t i, std::int64_t n) { Access::fail_nth_allocation(pool(i), n); }
+
+bool Simulation::allocation_failed(std::size_t i) { return Access::allocations_until_failure(pool(i)) == 0; }
 
 void Simulation::turn() {
   ++counts_.turns;
@@ -223,7 +231,7 @@ void Simulation::break_something() {
   if (options_.faults.has(FaultKind::kRestarts) && dice_.chance(0.0005)) restart(engine());
   // An operator looks after what is in quarantine.
   for (std::size_t i = 0; i < step_faults_.size(); ++i) {
-    if (4 * pool(i).counts().quarantined < pool(i).counts().total || !dice_.chance(0.2)) continue;
+    if (8 * pool(i).counts().quarantined < pool(i).counts().total || !dice_.chance(0.2)) continue;
     const kv_cache::QuarantineAudit audit = pool(i).audit_quarantined(*stream_);
     trace_->add("quarantine", static_cast<std::uint64_t>(audit.freed), static_cast<std::uint64_t>(audit.kept));
   }
@@ -254,7 +262,7 @@ void Simulation::check_pools() {
     if (pool(i).double_frees() != 0) judge_->object(fmt::format("engine {}: a page was freed twice", i));
     trace_->add("pages", static_cast<std::uint64_t>(counts.free), static_cast<std::uint64_t>(counts.cached),
                 static_cast<std::uint64_t>(counts.quarantined));
-    if ((counts_.turns + static_cast<std::int64_t>(i)) % kAuditEveryTurns == 0) audit(i);
+    if ((counts_.turns + static_cast<std::int64_t>(i)) % scenario_.audit_every_turns == 0) audit(i);
   }
 }
 

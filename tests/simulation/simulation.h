@@ -22,8 +22,9 @@ namespace tessera::simulation {
 
 struct SimulationOptions {
   std::uint64_t seed = 1;
-  FaultSet faults;
+  FaultSet faults{};
   Printing printing = Printing::kOff;
+  kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
 };
 
 struct SimulationCounts {
@@ -57,6 +58,10 @@ class Simulation {
   // Nobody asks for more, and nothing more is broken: all that lives ends, everything is given back, and what is in
   // quarantine returns by an audit.
   void drain();
+
+  // The n-th allocation of an engine's page pool from now on fails; whether it has.
+  void fail_allocation(std::size_t i, std::int64_t n);
+  bool allocation_failed(std::size_t i);
 
   void set_abort_share(double share) { scenario_.traffic.abort_share = share; }
   const std::optional<std::string>& complaint() const { return judge_->complaint(); }

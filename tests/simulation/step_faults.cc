@@ -42,7 +42,7 @@ void StepFaults::before_check(const StepView& step) {
   ++steps_;
   rows_ += std::ssize(step.rows);
   second_planned_ = false;
-  look_at(step);
+  look_at(step, FirstLook::kYes);
   if (options_.faults.empty() || !dice_.chance(options_.rate)) return;
   if (dice_.chance(0.3)) {
     second_planned_ = true;
@@ -57,10 +57,11 @@ void StepFaults::before_second_check(const StepView& step) {
 }
 
 // Who reads which page: a damaged one must stop the row, and a page that two sequences hold must be due to both.
-void StepFaults::look_at(const StepView& step) {
+void StepFaults::look_at(const StepView& step, FirstLook first_look) {
   seen_.resize(static_cast<std::size_t>(step.pool.cache().num_pages));
   for (const StepRowView& row : step.rows) {
     const std::size_t used = used_pages(step, row);
+    if (first_look == FirstLook::kYes) judge_.computes(row.id, row.start);
     for (std::size_t j = 0; j < used; ++j) {
       const Lease& lease = row.leases[j];
       Seen& seen = seen_[static_cast<std::size_t>(lease.page)];
@@ -158,7 +159,7 @@ bool StepFaults::change_record(const StepView& step, std::size_t row) {
   const auto j = static_cast<std::size_t>(dice_.range(0, static_cast<std::int64_t>(used_pages(step, victim)) - 1));
   const Lease& lease = victim.leases[j];
   if (!damage_record(step.pool, lease.page, {lease.tag, victim.id, static_cast<std::int64_t>(j)})) return false;
-  look_at(step);  // Whoever else reads the page in this step fails, too.
+  look_at(step, FirstLook::kNo);  // Whoever else reads the page in this step fails, too.
   return true;
 }
 

@@ -96,7 +96,8 @@ class StepFaults final : public engine::StepObserver {
   };
   enum class Moment : std::uint8_t { kFirst, kSecond };
 
-  void look_at(const engine::StepView& step);
+  enum class FirstLook : std::uint8_t { kNo, kYes };
+  void look_at(const engine::StepView& step, FirstLook first_look);
   void inject(const engine::StepView& step, Moment moment);
   bool change_mapping(const engine::StepView& step, std::size_t row, Moment moment);
   bool change_record(const engine::StepView& step, std::size_t row);
