@@ -109,6 +109,22 @@ void add_serve(CLI::App& app, ServeOptions& options) {
   const std::string integrity = "Integrity";
   serve
       .add_option(
+          "--kv-integrity", options.kv_integrity,
+          "What is proved of KV pages: tags (whose page it is, in every step; always on), digest (also their bytes, "
+          "when "
+          "pages are handed over or reused and in the background), digest-step (also the bytes of every page that a "
+          "step read, before its token is sent; reads all KV twice).")
+      ->check(CLI::IsMember({"tags", "digest", "digest-step"}))
+      ->capture_default_str()
+      ->group(integrity);
+  serve
+      .add_option("--kv-sweep-pages-per-second", options.kv_sweep_pages_per_second,
+                  "With digests: KV pages of each pool whose bytes are checked in the background; 0 turns it off.")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str()
+      ->group(integrity);
+  serve
+      .add_option(
           "--on-integrity-error", options.on_integrity_error,
           "When a check of a request's KV pages fails: abort ends it with an error; recompute computes it again "
           "from its prompt, exactly, a few times at most, so that its client sees a pause.")

@@ -73,6 +73,11 @@ base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, co
   config.chunked_prefill_size = options.chunked_prefill_size;
   config.context_tokens_max = options.context_length;
   config.sequences_max = options.max_queued_requests;
+  using enum kv_cache::IntegrityLevel;
+  for (const kv_cache::IntegrityLevel level : {kTags, kDigest, kDigestStep}) {
+    if (options.kv_integrity == kv_cache::integrity_level_name(level)) config.integrity.level = level;
+  }
+  config.integrity.sweep_pages_per_second = options.kv_sweep_pages_per_second;
   if (options.on_integrity_error == "recompute") {
     config.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
   }

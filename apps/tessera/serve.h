@@ -36,6 +36,9 @@ struct ServeOptions {
   std::string on_integrity_error = "abort";  // or recompute
   bool shared_prefix_cache = false;          // Between API keys.
 
+  std::string kv_integrity = "tags";  // or digest, digest-step
+  std::int64_t kv_sweep_pages_per_second = 64;
+
   std::int64_t context_length = 0;
   std::int64_t max_running_requests = 64;
   std::int64_t chunked_prefill_size = 512;

@@ -23,6 +23,7 @@ Turn EngineLoop::turn() {
     moved |= admit();
     moved |= run_step();
   }
+  sweep();
   const Turn turn = moved ? Turn::kMoved : Turn::kIdle;
   stats_changed_ |= moved;
   outbox_.flush();
@@ -41,6 +42,7 @@ base::Nanoseconds EngineLoop::idle_time() const {
   };
   if (sender_ != nullptr) until(sender_->next_deadline());
   if (receiver_ != nullptr) until(receiver_->next_deadline());
+  if (sweep_.has_value()) until(sweep_->next());
   return std::max<base::Nanoseconds>(time, milliseconds(1));
 }
 
@@ -219,6 +221,7 @@ bool EngineLoop::admit() {
 }
 
 bool EngineLoop::begin(Sequence& sequence, std::vector<kv_cache::Lease> prefix) {
+  check_prefix(prefix);
   const std::int64_t hits = std::ssize(prefix);
   if (base::Status status = pages_->admit(sequence, std::move(prefix), wanted_tokens(sequence)); !status.ok()) {
     base::log().warn("engine {}: no pages for sequence {}, which waits: {}", info_.id, sequence.spec.id,
@@ -286,6 +289,7 @@ bool EngineLoop::run_step() {
 void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
   Sequence& sequence = *row.sequence;
   if (outcome.result == RowResult::kCheckFailed) {
+    if ((outcome.verdict.failed_checks & ops::kCheckDigest) != 0) ++counters_.digest_failures;
     fail_corrupt(sequence, outcome.verdict, "step");
     return;
   }

@@ -24,6 +24,8 @@
 #include "tessera/engine/sequence.h"
 #include "tessera/engine/sequence_pages.h"
 #include "tessera/engine/step_runner.h"
+#include "tessera/kv_cache/digest_checker.h"
+#include "tessera/kv_cache/page_sweep.h"
 #include "tessera/kv_transfer/receiver.h"
 #include "tessera/kv_transfer/sender.h"
 #include "tessera/models/model.h"
@@ -92,6 +94,7 @@ class EngineLoop {
   void fail(Sequence& sequence, base::Status status);
   void fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where);
   void recompute_or_fail(Sequence& sequence, base::Status status);
+  void condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where);
   void preempt(Sequence& sequence);
   void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);
@@ -100,6 +103,10 @@ class EngineLoop {
   void audit_when_idle();
   void report_audit();
   void audit_quarantined();
+
+  // engine_loop_integrity.cc: bytes of pages, outside of steps.
+  void check_prefix(std::vector<kv_cache::Lease>& prefix);
+  void sweep();
 
   // engine_loop_handoff.cc.
   bool move_handoffs();
@@ -123,8 +130,10 @@ class EngineLoop {
   std::unique_ptr<kv_cache::PagePool> pool_;
   std::unique_ptr<kv_cache::PrefixCache> cache_;
   std::unique_ptr<SequencePages> pages_;
-  std::unique_ptr<kv_transfer::Sender> sender_;      // Prefill.
-  std::unique_ptr<kv_transfer::Receiver> receiver_;  // Decode.
+  std::unique_ptr<kv_cache::DigestChecker> digests_;  // At levels with digests.
+  std::optional<kv_cache::PageSweep> sweep_;          // The same.
+  std::unique_ptr<kv_transfer::Sender> sender_;       // Prefill.
+  std::unique_ptr<kv_transfer::Receiver> receiver_;   // Decode.
 
   SequenceTable table_;
   EventOutbox outbox_;

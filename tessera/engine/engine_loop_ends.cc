@@ -1,6 +1,7 @@
 // How sequences leave an engine, and what is said about it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,7 @@ std::string failed_check_names(std::uint32_t bits) {
   add(ops::kCheckPosition, "position");
   add(ops::kCheckSlot, "slot");
   add(ops::kCheckShared, "shared");
+  add(ops::kCheckDigest, "digest");
   return names;
 }
 
@@ -99,6 +101,28 @@ void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
   fail(sequence, std::move(status));
 }
 
+// Nobody uses the page any more: every holder's next check fails, by its tag. Who may have read wrong bytes and emitted
+// what came of them is marked. At digest-step nobody has: the bytes were sound after the last step that read them.
+void EngineLoop::condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where) {
+  const bool bytes = (verdict.failed_checks & ops::kCheckDigest) != 0;
+  const kv_cache::Lease current = pool_->current_lease(page);
+  std::int64_t holders = 0;
+  for (auto& [id, sequence] : table_) {
+    const bool holds = std::ranges::any_of(
+        sequence.leases, [&](const kv_cache::Lease& lease) { return lease.page == page && lease.tag == current.tag; });
+    if (!holds) continue;
+    ++holders;
+    if (bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest) sequence.read_damage = true;
+  }
+  ++(bytes ? counters_.digest_failures : counters_.check_failures);
+  stats_changed_ = true;
+  base::log().error(
+      "engine {}: page check failed ({}) in a {}: logical page {}, page {}, expected {:#x}, found {:#x}; {} holders",
+      info_.id, failed_check_names(verdict.failed_checks), where, verdict.logical_page, page, verdict.expected,
+      verdict.found, holders);
+  pages_->quarantine_page(page, kv_cache::QuarantineCause::kFailedCheck);
+}
+
 void EngineLoop::preempt(Sequence& sequence) {
   if (sequence.read_damage) {
     // Its pages go before the check that would have failed on them.
@@ -158,6 +182,7 @@ request::EngineStats EngineLoop::stats() const {
   stats.pages_quarantined = pages.quarantined;
   stats.check_ns = runner_->check_ns();
   stats.step_ns = runner_->step_ns();
+  stats.digest_ns = runner_->digest_ns();
   return stats;
 }
 

@@ -106,6 +106,10 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
     drop(sequence);
     return;
   }
+  if (event.verdict.has_value() && (event.verdict->failed_checks & ops::kCheckDigest) != 0) {
+    // Its steps did not look at bytes: what they emitted may be wrong already, and so may what other readers did.
+    condemn(static_cast<kv_cache::PageId>(event.verdict->page_id), *event.verdict, "handoff");
+  }
   if (!sequence.aborted) {
     ++counters_.handoffs_failed;
     base::log().error("engine {}: handoff of request {} sequence {} to engine {} failed: {}", info_.id,

@@ -29,6 +29,8 @@ base::Status check_config(const EngineConfig& config, const EngineParts& parts) 
   TESSERA_RETURN_IF_ERROR(in_range(config.context_tokens_max, 0, base::limits::kContextMax, "context length"));
   TESSERA_RETURN_IF_ERROR(in_range(config.sequences_max, 1, 1 << 24, "number of sequences"));
   TESSERA_RETURN_IF_ERROR(in_range(config.commands_max, 1, 1 << 24, "number of queued commands"));
+  TESSERA_RETURN_IF_ERROR(
+      in_range(config.integrity.sweep_pages_per_second, 0, 1 << 24, "number of KV pages swept a second"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunk_pages, 1, 4096, "pages of a handoff chunk"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunks_per_tick, 1, 1 << 20, "handoff chunks between steps"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.prefill_ahead_max, 1, 1 << 16, "prompts prefilled ahead"));
@@ -88,9 +90,17 @@ base::Status EngineLoop::allocate() {
   limits.tokens_max = config_.running_max + config_.chunked_prefill_size;
   limits.pages_per_row_max = base::ceil_div(context, config_.page_size);
   limits.context_tokens_max = context;
-  TESSERA_ASSIGN_OR_RETURN(runner_, StepRunner::create({parts_.backend, *stream_, model, parts_.clock, config_.observer,
-                                                        parts_.make_verifier},
-                                                       limits, plan_));
+  if (config_.integrity.level >= kv_cache::IntegrityLevel::kDigest) {
+    TESSERA_ASSIGN_OR_RETURN(digests_, kv_cache::DigestChecker::create(parts_.backend));
+    plan_.lines.push_back({"page digests", digests_->device_bytes(),
+                           fmt::format("checks of {} pages at a time", kv_cache::DigestChecker::kPortion)});
+  }
+  StepRunner::Parts step_parts{parts_.backend, *stream_, model, parts_.clock};
+  step_parts.integrity = config_.integrity.level;
+  step_parts.digests = digests_.get();
+  step_parts.observer = config_.observer;
+  step_parts.make_verifier = parts_.make_verifier;
+  TESSERA_ASSIGN_OR_RETURN(runner_, StepRunner::create(step_parts, limits, plan_));
 
   // The handoff's buffers can only be made once the pool is there; their room is kept free until then.
   std::int64_t reserved = 0;
@@ -106,6 +116,7 @@ base::Status EngineLoop::allocate() {
   TESSERA_ASSIGN_OR_RETURN(const std::int64_t pages, plan_page_pool(plan_, layout, config_.pages));
   TESSERA_ASSIGN_OR_RETURN(pool_, kv_cache::PagePool::create(parts_.backend, *stream_, layout, pages));
   cache_ = std::make_unique<kv_cache::PrefixCache>(*pool_, *stream_);
+  if (digests_ != nullptr) sweep_.emplace(*pool_, config_.integrity.sweep_pages_per_second, parts_.clock.now());
 
   info_.id = config_.id;
   info_.role = config_.role;
@@ -118,6 +129,7 @@ base::Status EngineLoop::allocate() {
   info_.context_tokens_max = std::min(context, pages * config_.page_size);
   info_.running_max = config_.running_max;
   info_.on_integrity_error = config_.integrity.on_error;
+  info_.integrity = config_.integrity.level;
 
   kv_cache::PrefixScope scope;
   scope.model_digest =
@@ -148,6 +160,7 @@ base::Status EngineLoop::allocate_handoff() {
     options.chunk_pages = config_.handoff.chunk_pages;
     options.chunks_per_tick = config_.handoff.chunks_per_tick;
     options.handoffs_max = static_cast<std::int32_t>(config_.running_max);
+    options.digests = digests_.get();
     options.timeout = config_.handoff.timeout;
     TESSERA_ASSIGN_OR_RETURN(sender_, kv_transfer::Sender::create(parts_.backend, *stream_, *pool_, *parts_.endpoint,
                                                                   parts_.clock, options));
@@ -156,6 +169,7 @@ base::Status EngineLoop::allocate_handoff() {
     options.model_digest = digest;
     options.kv_len_max = kv_len_max;
     options.chunk_pages_max = config_.handoff.chunk_pages;
+    options.integrity = config_.integrity.level;
     // Offers wait here until there is room, so there may be many more than run at once.
     options.handoffs_max = static_cast<std::int32_t>(std::min<std::int64_t>(config_.sequences_max, 65536));
     options.timeout = config_.handoff.timeout;

@@ -8,10 +8,10 @@ namespace tessera::engine {
 
 namespace {
 
-// Tag, owner, position and lease count of one page, as the pool keeps them on the device.
-constexpr std::int64_t kRecordBytes = 8 + 8 + 4 + 4;
-// Alignment of the four record arrays.
-constexpr std::int64_t kRecordSlack = 4 * 256;
+// Tag, owner, position, lease count and digest of one page, as the pool keeps them on the device.
+constexpr std::int64_t kRecordBytes = 8 + 8 + 4 + 4 + 8;
+// Alignment of the five record arrays.
+constexpr std::int64_t kRecordSlack = 5 * 256;
 
 std::string mebibytes(std::int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576.0); }
 

@@ -115,7 +115,13 @@ void SequencePages::begin_write(const Sequence& sequence, std::int64_t start, st
 }
 
 void SequencePages::end_write(const Sequence& sequence, std::int64_t start, std::int64_t count) {
-  for (const Lease& lease : pages_of(sequence, start, count)) pool_.end_write(lease);
+  std::int64_t position = start / pool_.layout().page_size;
+  for (const Lease& lease : pages_of(sequence, start, count)) pool_.end_write(lease, filled(start + count, position++));
+}
+
+std::int32_t SequencePages::filled(std::int64_t tokens, std::int64_t position) const {
+  const std::int64_t page_size = pool_.layout().page_size;
+  return static_cast<std::int32_t>(std::min(tokens - position * page_size, page_size));
 }
 
 std::span<const Lease> SequencePages::pages_of(const Sequence& sequence, std::int64_t start, std::int64_t count) const {
@@ -134,8 +140,9 @@ bool SequencePages::is_in_transfer(const Lease& lease) const {
 }
 
 void SequencePages::end_receive(const Sequence& sequence) {
-  for (const Lease& lease : sequence.leases) {
-    if (is_in_transfer(lease)) pool_.end_receive(lease);
+  for (std::int64_t j = 0; j < std::ssize(sequence.leases); ++j) {
+    const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
+    if (is_in_transfer(lease)) pool_.end_receive(lease, filled(sequence.prompt_tokens(), j));
   }
 }
 

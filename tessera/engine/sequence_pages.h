@@ -59,6 +59,8 @@ class SequencePages {
  private:
   base::Result<std::vector<kv_cache::Lease>> allocate(const Sequence& sequence, std::int64_t first_position,
                                                       std::int64_t count);
+  // Slots that `tokens` tokens of a sequence fill in its page at `position`.
+  std::int32_t filled(std::int64_t tokens, std::int64_t position) const;
   std::span<const kv_cache::Lease> pages_of(const Sequence& sequence, std::int64_t start, std::int64_t count) const;
   bool is_in_transfer(const kv_cache::Lease& lease) const;
   kv_cache::PrefixScope scope_of(const Sequence& sequence) const;

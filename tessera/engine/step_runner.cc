@@ -49,6 +49,7 @@ StepRunner::StepRunner(const Parts& parts, const StepLimits& limits)
 
 base::Result<std::unique_ptr<StepRunner>> StepRunner::create(const Parts& parts, const StepLimits& limits,
                                                              MemoryPlan& plan) {
+  TESSERA_CHECK(parts.integrity == kv_cache::IntegrityLevel::kTags || parts.digests != nullptr);
   std::unique_ptr<StepRunner> runner(new StepRunner(parts, limits));
   TESSERA_ASSIGN_OR_RETURN(runner->page_table_,
                            kv_cache::PageTable::create(parts.backend, limits.rows_max, limits.pages_per_row_max));
@@ -127,6 +128,28 @@ void StepRunner::build_batch(kv_cache::PagePool& pool, std::span<const StepRow> 
   }
 }
 
+// Right after the forward pass has written them, so that whatever changes them later is found.
+void StepRunner::digest_written(kv_cache::PagePool& pool, const ops::WritableSlots& slots) {
+  // What came before is waited for, and so is the digest, so that the time is its own.
+  parts_.stream.synchronize();
+  const Stopwatch check_watch(parts_.clock, check_ns_);
+  const Stopwatch digest_watch(parts_.clock, digest_ns_);
+  ops::DigestTokensParams params{slots, pool.cache()};
+  params.num_layers = pool.layout().num_layers;
+  params.digest_key = pool.digest_key();
+  params.digests = pool.digests();
+  parts_.backend.digest_tokens(parts_.stream, params);
+  parts_.stream.synchronize();
+}
+
+// `verdicts` are those of the tags, before and after: a row that they let down is not read again.
+std::span<const ops::RowVerdict> StepRunner::check_read(kv_cache::PagePool& pool, const ops::VerifiedPages& pages,
+                                                        std::span<const ops::RowVerdict> verdicts) {
+  const Stopwatch check_watch(parts_.clock, check_ns_);
+  const Stopwatch digest_watch(parts_.clock, digest_ns_);
+  return parts_.digests->check_rows(parts_.stream, pool, pages, expectations_, verdicts);
+}
+
 StepView StepRunner::view(kv_cache::PagePool& pool) { return {row_views_, pool, *page_table_, slot_mapping_}; }
 
 std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<const StepRow> rows) {
@@ -173,6 +196,7 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
   const ops::Matrix logits =
       ops::f32_matrix(logits_storage_.as<float>(), std::ssize(logit_tokens_), parts_.model.config().vocab_size);
   parts_.model.forward(stream, *workspace_, batch, logits);
+  if (has(kv_cache::IntegrityLevel::kDigest)) digest_written(pool, checked.slots);
   sampler_->enqueue(stream, logits, sample_rows_);
   sampler_->enqueue_read(stream);
   nonfinite_.resize(static_cast<std::size_t>(tokens));
@@ -186,6 +210,9 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
     verifier_->check_after(stream);
     return verifier_->read_verdicts(stream);
   }();
+  const std::span<const ops::RowVerdict> byte_verdicts = has(kv_cache::IntegrityLevel::kDigestStep)
+                                                             ? check_read(pool, checked.pages, verdicts)
+                                                             : std::span<const ops::RowVerdict>();
 
   outcomes_.assign(rows.size(), {});
   std::int64_t drawn = 0;
@@ -195,9 +222,11 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
     const std::int64_t at = draws ? drawn++ : -1;
     const auto first = nonfinite_.begin() + cu_seqlens_q_[r];
     const auto last = nonfinite_.begin() + cu_seqlens_q_[r + 1];
-    if (verdicts[r].failed_checks != 0) {
+    const ops::RowVerdict& verdict =
+        byte_verdicts.empty() || verdicts[r].failed_checks != 0 ? verdicts[r] : byte_verdicts[r];
+    if (verdict.failed_checks != 0) {
       outcome.result = RowResult::kCheckFailed;
-      outcome.verdict = verdicts[r];
+      outcome.verdict = verdict;
     } else if (std::any_of(first, last, [](std::uint8_t flag) { return flag != 0; }) ||
                (draws && sampler_->token(at).token < 0)) {
       outcome.result = RowResult::kNonFinite;

@@ -1,6 +1,7 @@
 // One step of the device: from rows to outcomes. Builds the flat arrays of the batch, has the pages and the write slots
-// checked, runs the model and the sampler on what the check let through, has everything checked again, and says of each
-// row what came out. A token of a row may be emitted only if its outcome is clean; nothing else reads tokens. Used from
+// checked, runs the model and the sampler on what the check let through, has everything checked again (and, as the
+// level says, what was written digested, and what was read compared with its digests), and says of each row what came
+// out. A token of a row may be emitted only if its outcome is clean; nothing else reads tokens. Used from
 // the engine's thread.
 #pragma once
 
@@ -14,6 +15,8 @@
 #include "tessera/engine/memory_plan.h"
 #include "tessera/engine/sequence.h"
 #include "tessera/engine/step_observer.h"
+#include "tessera/kv_cache/digest_checker.h"
+#include "tessera/kv_cache/integrity.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_cache/page_table.h"
 #include "tessera/kv_cache/verifier.h"
@@ -43,7 +46,7 @@ struct StepRow {
 
 enum class RowResult : std::uint8_t {
   kClean,
-  kCheckFailed,  // Before or after: verdict says why. Nothing that the row computed means anything.
+  kCheckFailed,  // Before or after, or of bytes: verdict says why. Nothing that the row computed means anything.
   kNonFinite,    // Keys, values or logits were NaN or infinite.
 };
 
@@ -61,6 +64,8 @@ class StepRunner {
     ops::Stream& stream;
     const models::Model& model;
     const base::Clock& clock;
+    kv_cache::IntegrityLevel integrity = kv_cache::IntegrityLevel::kTags;
+    kv_cache::DigestChecker* digests = nullptr;  // Levels with digests need one.
     StepObserver* observer = nullptr;
     kv_cache::VerifierFactory make_verifier = {};
   };
@@ -72,7 +77,9 @@ class StepRunner {
   // are valid until the next run.
   std::span<const RowOutcome> run(kv_cache::PagePool& pool, std::span<const StepRow> rows);
 
+  // Of step_ns, what the checks took, digests included; and of that, the digests.
   std::int64_t check_ns() const { return check_ns_; }
+  std::int64_t digest_ns() const { return digest_ns_; }
   std::int64_t step_ns() const { return step_ns_; }
 
  private:
@@ -80,6 +87,10 @@ class StepRunner {
   StepRunner(const Parts& parts, const StepLimits& limits);
   void build_batch(kv_cache::PagePool& pool, std::span<const StepRow> rows);
   StepView view(kv_cache::PagePool& pool);
+  bool has(kv_cache::IntegrityLevel level) const { return parts_.integrity >= level; }
+  void digest_written(kv_cache::PagePool& pool, const ops::WritableSlots& slots);
+  std::span<const ops::RowVerdict> check_read(kv_cache::PagePool& pool, const ops::VerifiedPages& pages,
+                                              std::span<const ops::RowVerdict> verdicts);
 
   const Parts parts_;
   const StepLimits limits_;
@@ -106,6 +117,7 @@ class StepRunner {
   std::vector<StepRowView> row_views_;
   std::vector<RowOutcome> outcomes_;
   std::int64_t check_ns_ = 0;
+  std::int64_t digest_ns_ = 0;
   std::int64_t step_ns_ = 0;
 };
 

@@ -308,7 +308,7 @@ class Comparison {
   void write(const Lease& lease) {
     pool_->begin_write(lease);
     RC_ASSERT(pool_->state(lease.page) == PageState::kWriting);
-    pool_->end_write(lease);
+    pool_->end_write(lease, 1);
     model_.pages.at(lease.page).content = Model::Page::Content::kComplete;
   }
 
@@ -324,7 +324,7 @@ class Comparison {
       if (!model_.current(lease)) continue;
       Model::Page& page = model_.pages.at(lease.page);
       if (page.content == Model::Page::Content::kNone) write(lease);
-      if (page.content == Model::Page::Content::kByPeer) pool_->end_receive(lease);
+      if (page.content == Model::Page::Content::kByPeer) pool_->end_receive(lease, 1);
       page.content = Model::Page::Content::kComplete;
     }
   }

@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/logging.h"
+#include "tessera/base/random.h"
 
 namespace tessera::kv_cache {
 
 namespace {
 
-// The four arrays of records inside their buffer, each aligned to 256 bytes.
+// The five arrays of records inside their buffer, each aligned to 256 bytes.
 struct RecordOffsets {
-  std::int64_t tags, owners, positions, lease_counts, bytes;
+  std::int64_t tags, owners, positions, lease_counts, digests, bytes;
 };
 
 RecordOffsets record_offsets(std::int64_t num_pages) {
@@ -31,14 +31,8 @@ RecordOffsets record_offsets(std::int64_t num_pages) {
   at.owners = take(8);
   at.positions = take(4);
   at.lease_counts = take(4);
+  at.digests = take(8);
   return at;
-}
-
-// Counting up from a random number: no tag comes twice in a pool's life, and none from another pool's life is likely
-// to be one of this pool's.
-PageTag random_first_tag() {
-  std::random_device device;
-  return (static_cast<PageTag>(device()) << 32) | device();
 }
 
 std::string describe(const Lease& lease) {
@@ -83,15 +77,19 @@ PagePool::PagePool(ops::Backend& backend, ops::KvCacheView cache, ops::Buffer st
       cache_(cache),
       storage_(std::move(storage)),
       record_storage_(std::move(record_storage)),
+      digest_key_(base::random_number()),
       pages_(static_cast<std::size_t>(cache.num_pages)),
-      next_tag_(random_first_tag()) {
+      // Counting up from a random number: no tag comes twice in a pool's life, and none from another pool's life is
+      // likely to be one of this pool's.
+      next_tag_(base::random_number()) {
   const RecordOffsets at = record_offsets(cache.num_pages);
   std::byte* base = record_storage_.data();
   tags_ = reinterpret_cast<std::uint64_t*>(base + at.tags);
   owners_ = reinterpret_cast<std::uint64_t*>(base + at.owners);
   positions_ = reinterpret_cast<std::int32_t*>(base + at.positions);
   lease_counts_ = reinterpret_cast<std::int32_t*>(base + at.lease_counts);
-  records_ = ops::PageRecords{tags_, owners_, positions_, lease_counts_, cache.num_pages};
+  digests_ = reinterpret_cast<std::uint64_t*>(base + at.digests);
+  records_ = ops::PageRecords{tags_, owners_, positions_, lease_counts_, cache.num_pages, digests_};
   counts_.total = num_pages;
   counts_.free = num_pages;
   free_.reserve(static_cast<std::size_t>(num_pages));
@@ -104,6 +102,7 @@ void PagePool::write_record(ops::Stream& stream, PageId page) {
   backend_.copy_to_device(stream, owners_ + page, &p.owner, sizeof(p.owner));
   backend_.copy_to_device(stream, positions_ + page, &p.position, sizeof(p.position));
   backend_.copy_to_device(stream, lease_counts_ + page, &p.leases, sizeof(p.leases));
+  backend_.fill_zero(stream, digests_ + page, sizeof(*digests_));
 }
 
 void PagePool::write_lease_count(ops::Stream& stream, PageId page) {
@@ -198,8 +197,10 @@ void PagePool::begin_write(const Lease& lease) {
   enter(lease.page, PageEvent::kBeginWrite, PageState::kWriting);
 }
 
-void PagePool::end_write(const Lease& lease) {
-  if (is_current(lease)) enter(lease.page, PageEvent::kEndWrite, PageState::kLive);
+void PagePool::end_write(const Lease& lease, std::int32_t filled) {
+  if (!is_current(lease)) return;
+  enter(lease.page, PageEvent::kEndWrite, PageState::kLive);
+  set_filled(lease.page, filled);
 }
 
 void PagePool::begin_receive(const Lease& lease) {
@@ -207,8 +208,18 @@ void PagePool::begin_receive(const Lease& lease) {
   enter(lease.page, PageEvent::kBeginReceive, PageState::kInTransfer);
 }
 
-void PagePool::end_receive(const Lease& lease) {
-  if (is_current(lease)) enter(lease.page, PageEvent::kEndReceive, PageState::kLive);
+void PagePool::end_receive(const Lease& lease, std::int32_t filled) {
+  if (!is_current(lease)) return;
+  enter(lease.page, PageEvent::kEndReceive, PageState::kLive);
+  set_filled(lease.page, filled);
+}
+
+void PagePool::set_filled(PageId page, std::int32_t filled) {
+  Page& p = pages_[page];
+  TESSERA_CHECK(filled >= 1 && filled >= p.filled && filled <= layout().page_size,
+                "page " + std::to_string(page) + ": " + std::to_string(filled) + " slots filled, after " +
+                    std::to_string(p.filled));
+  p.filled = filled;
 }
 
 Lease PagePool::share(ops::Stream& stream, const Lease& lease) {
@@ -291,6 +302,8 @@ void PagePool::fence(ops::Stream& stream, PageId page) {
   Page& p = pages_[page];
   if (p.state == PageState::kInTransfer) {
     enter(page, PageEvent::kFence, PageState::kReserved);
+    // Nothing of what the peer brought counts.
+    backend_.fill_zero(stream, digests_ + page, sizeof(*digests_));
   } else if (p.state == PageState::kQuarantined && p.write_in_flight) {
     if (p.check_failed) {
       enter(page, PageEvent::kFence, PageState::kQuarantined);
@@ -330,8 +343,9 @@ bool PagePool::rewrites_cleanly(ops::Stream& stream, PageId page) {
   }
   write_record(stream, page);
   const Page& p = pages_[page];
-  return clean && reads_back(tags_ + page, sizeof(p.tag), &p.tag) &&
-         reads_back(owners_ + page, sizeof(p.owner), &p.owner) &&
+  constexpr std::uint64_t kNoDigest = 0;
+  return clean && reads_back(digests_ + page, sizeof(kNoDigest), &kNoDigest) &&
+         reads_back(tags_ + page, sizeof(p.tag), &p.tag) && reads_back(owners_ + page, sizeof(p.owner), &p.owner) &&
          reads_back(positions_ + page, sizeof(p.position), &p.position) &&
          reads_back(lease_counts_ + page, sizeof(p.leases), &p.leases);
 }
@@ -352,19 +366,9 @@ QuarantineAudit PagePool::audit_quarantined(ops::Stream& stream) {
   return audit;
 }
 
-PageState PagePool::state(PageId page) const {
+const PagePool::Page& PagePool::at(PageId page) const {
   TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
-  return pages_[page].state;
-}
-
-std::int32_t PagePool::lease_count(PageId page) const {
-  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
-  return pages_[page].leases;
-}
-
-std::int32_t PagePool::position(PageId page) const {
-  TESSERA_CHECK(page >= 1 && page <= total(), "page " + std::to_string(page));
-  return pages_[page].position;
+  return pages_[page];
 }
 
 base::Status PagePool::check_conservation(ops::Stream& stream) {
@@ -426,6 +430,7 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
   std::vector<std::uint64_t> owners(n);
   std::vector<std::int32_t> positions(n);
   std::vector<std::int32_t> lease_counts(n);
+  std::vector<std::uint64_t> digests(n);
   const auto read = [&]<typename T>(std::vector<T>& host, const T* device) {
     backend_.copy_to_host(stream, host.data(), device, static_cast<std::int64_t>(n * sizeof(T)));
   };
@@ -433,6 +438,7 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
   read(owners, owners_);
   read(positions, positions_);
   read(lease_counts, lease_counts_);
+  read(digests, digests_);
   stream.synchronize();
   for (PageId page = 0; page <= total(); ++page) {
     const Page& p = pages_[page];
@@ -449,6 +455,10 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
     if (lease_counts[page] != p.leases) {
       return differs("lease count", static_cast<std::uint64_t>(lease_counts[page]),
                      static_cast<std::uint64_t>(p.leases));
+    }
+    // Of a page in use the host does not know it: the check of digests does.
+    if ((p.state == PageState::kFree || p.state == PageState::kReserved) && digests[page] != 0) {
+      return differs("digest", digests[page], 0);
     }
   }
   return base::ok_status();

@@ -11,6 +11,10 @@
 // Records are copied to the device on the caller's stream. Host memory behind such a copy may change before the copy
 // runs; then it carries a newer value, and the copy of that newer value follows it: the records only ever become
 // stricter early (a tag that ended), never later.
+//
+// The digest of a page is a record of the device alone: what its rows hashed to when they were written, with a key that
+// only this pool has. Steps and handoffs add to it (ops::DigestTokensParams); the pool clears it where a life begins
+// and ends, and remembers how many slots it covers.
 #pragma once
 
 #include <cstdint>
@@ -73,12 +77,13 @@ class PagePool {
   base::Result<Lease> allocate(ops::Stream& stream, PageOwner owner, std::int32_t position);
   // A step of the page's holder, who has the only lease, writes to it; until end_write nobody may do anything else with
   // it. Not for a page that the prefix cache holds. A lease that ended is passed over: the step's own check refuses it.
+  // `filled` slots from the first one on hold tokens from now on (1 .. page_size and not fewer than before, checked).
   void begin_write(const Lease& lease);
-  void end_write(const Lease& lease);
+  void end_write(const Lease& lease, std::int32_t filled);
   // A reserved page is given to the peer of a handoff, which may write to it until end_receive (all is there, and it
   // writes no more) or fence (it writes no more). end_receive passes over a lease that ended.
   void begin_receive(const Lease& lease);
-  void end_receive(const Lease& lease);
+  void end_receive(const Lease& lease, std::int32_t filled);
   // One more lease on a live, shared or cached page. `lease` must carry the page's current tag (checked).
   Lease share(ops::Stream& stream, const Lease& lease);
   // Ends a lease. The last one frees the page (its tag changes at once), or leaves it cached if the prefix cache holds
@@ -107,10 +112,14 @@ class PagePool {
   // service that an operator chooses; waits for the device.
   QuarantineAudit audit_quarantined(ops::Stream& stream);
 
-  PageState state(PageId page) const;
-  std::int32_t lease_count(PageId page) const;
+  PageState state(PageId page) const { return at(page).state; }
+  std::int32_t lease_count(PageId page) const { return at(page).leases; }
   // Its logical index in the sequence it was allocated for; -1 for a free page.
-  std::int32_t position(PageId page) const;
+  std::int32_t position(PageId page) const { return at(page).position; }
+  // Slots, from the first on, that hold tokens and that the page's digest covers.
+  std::int32_t filled(PageId page) const { return at(page).filled; }
+  // What a lease on the page says now; tag 0 for a page that is free or in quarantine.
+  Lease current_lease(PageId page) const { return {page, at(page).tag, at(page).owner}; }
   // Whether the lease carries its page's current tag, so that share, release and set_cached may be called with it.
   bool is_current(const Lease& lease) const;
   PageCounts counts() const { return counts_; }
@@ -128,6 +137,10 @@ class PagePool {
 
   const ops::KvCacheView& cache() const { return cache_; }
   const ops::PageRecords& records() const { return records_; }
+  // Of the pages' digests; random.
+  std::uint64_t digest_key() const { return digest_key_; }
+  // records().digests, for whoever has written rows to add them: device memory, [cache().num_pages].
+  std::uint64_t* digests() const { return digests_; }
   const ops::KvLayout& layout() const { return cache_.layout; }
   std::int64_t device_bytes() const { return storage_.bytes() + record_storage_.bytes(); }
 
@@ -141,17 +154,20 @@ class PagePool {
     PageOwner owner = 0;
     std::int32_t position = -1;
     std::int32_t leases = 0;
+    std::int32_t filled = 0;
     bool held_by_cache = false;
     // Of a page in quarantine: at least one.
     bool check_failed = false;
     bool write_in_flight = false;
   };
-  // All four records: only where the page begins or ends a life. What changes in between is written alone, so that a
+  const Page& at(PageId page) const;  // 1 .. total, checked.
+  // All five records: only where the page begins or ends a life. What changes in between is written alone, so that a
   // record that was damaged on the device is never repaired, and the next check finds it.
   void write_record(ops::Stream& stream, PageId page);
   void write_lease_count(ops::Stream& stream, PageId page);
   // The only place that changes a page's state. Aborts where page_life.h has no such transition.
   void enter(PageId page, PageEvent event, PageState state);
+  void set_filled(PageId page, std::int32_t filled);
   void make_free(ops::Stream& stream, PageId page, PageEvent event);
   void put_in_quarantine(ops::Stream& stream, PageId page, PageEvent event, QuarantineCause cause);
   bool rewrites_cleanly(ops::Stream& stream, PageId page);
@@ -168,6 +184,8 @@ class PagePool {
   std::uint64_t* owners_ = nullptr;
   std::int32_t* positions_ = nullptr;
   std::int32_t* lease_counts_ = nullptr;
+  std::uint64_t* digests_ = nullptr;
+  const std::uint64_t digest_key_;
   std::vector<Page> pages_;   // By page id; element 0, the null page, stays unused.
   std::vector<PageId> free_;  // The next page to hand out is the last.
   PageCounts counts_;

@@ -33,7 +33,7 @@ class PagePoolTest : public ::testing::Test {
   Lease take_written(std::int32_t position = 0) {
     const Lease lease = take(position);
     pool_->begin_write(lease);
-    pool_->end_write(lease);
+    pool_->end_write(lease, 1);
     return lease;
   }
   void expect_sound() {
@@ -296,13 +296,13 @@ TEST_F(PagePoolTest, WritingEndsLive) {
     pool_->begin_write(lease);
     EXPECT_EQ(pool_->state(lease.page), PageState::kWriting);
     expect_sound();
-    pool_->end_write(lease);
+    pool_->end_write(lease, 1);
     EXPECT_EQ(pool_->state(lease.page), PageState::kLive);
   }
   // A lease that ended while the step ran, and one that had ended before it.
   pool_->begin_write(lease);
   pool_->quarantine(*stream_, lease.page, "test");
-  pool_->end_write(lease);
+  pool_->end_write(lease, 1);
   pool_->begin_write(lease);
   EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
   expect_sound();
@@ -317,7 +317,7 @@ TEST_F(PagePoolTest, PageInTransferIsLiveOrReservedAtItsEnd) {
   pool_->fence(*stream_, lease.page);
   EXPECT_EQ(pool_->state(lease.page), PageState::kReserved);
   pool_->begin_receive(lease);
-  pool_->end_receive(lease);
+  pool_->end_receive(lease, 1);
   EXPECT_EQ(pool_->state(lease.page), PageState::kLive);
   ASSERT_TRUE(pool_->release(*stream_, lease).ok());
   EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
@@ -345,7 +345,7 @@ TEST_F(PagePoolTest, FailedCheckOfAPageInTransferWaitsForFenceAndAudit) {
   const Lease lease = take();
   pool_->begin_receive(lease);
   pool_->quarantine(*stream_, lease.page, "digest", QuarantineCause::kFailedCheck);
-  pool_->end_receive(lease);
+  pool_->end_receive(lease, 1);
   EXPECT_EQ(pool_->audit_quarantined(*stream_).kept, 1);
   EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
   pool_->fence(*stream_, lease.page);
@@ -438,9 +438,12 @@ TEST_F(PagePoolDeathTest, TransitionsThatTheLifeDoesNotHaveAbort) {
   const Lease reserved = take();
   EXPECT_DEATH(pool_->share(*stream_, reserved), "share takes no page from reserved to shared");
   EXPECT_DEATH(pool_->set_cached(*stream_, reserved, owner_of_chain(1)), "set_cached takes no page from reserved");
-  EXPECT_DEATH(pool_->end_write(reserved), "end_write takes no page from reserved to live");
-  EXPECT_DEATH(pool_->end_receive(reserved), "end_receive takes no page from reserved");
+  EXPECT_DEATH(pool_->end_write(reserved, 1), "end_write takes no page from reserved to live");
+  EXPECT_DEATH(pool_->end_receive(reserved, 1), "end_receive takes no page from reserved");
   pool_->begin_write(reserved);
+  for (const std::int32_t filled : {0, -1, pool_->layout().page_size + 1}) {
+    EXPECT_DEATH(pool_->end_write(reserved, filled), "slots filled");
+  }
   EXPECT_DEATH(pool_->begin_write(reserved), "begin_write takes no page from writing");
   EXPECT_DEATH((void)pool_->release(*stream_, reserved), "release takes no page from writing to free");
   EXPECT_DEATH(pool_->begin_receive(reserved), "begin_receive takes no page from writing");

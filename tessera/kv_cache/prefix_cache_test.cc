@@ -53,7 +53,7 @@ class PrefixCacheTest : public ::testing::Test {
       EXPECT_TRUE(lease.has_value());
       leases.push_back(lease.value_or(Lease{}));
       pool_->begin_write(leases.back());
-      pool_->end_write(leases.back());
+      pool_->end_write(leases.back(), 1);
     }
     return leases;
   }
@@ -176,7 +176,7 @@ TEST_F(PrefixCacheTest, TakesOnlyWhatOneSequenceHolds) {
   pool_->begin_write(unfinished[0]);
   cache_->insert(scope_, tokens_of({9}), unfinished);
   EXPECT_EQ(cache_->pages(), 1);
-  pool_->end_write(unfinished[0]);
+  pool_->end_write(unfinished[0], 1);
   cache_->insert(scope_, tokens_of({9}), unfinished);
   EXPECT_EQ(cache_->pages(), 2);
   expect_sound();

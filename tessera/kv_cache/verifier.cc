@@ -32,6 +32,7 @@ class Carver {
 struct Verifier::Arrays {
   std::int32_t* kv_lens;
   std::int32_t* write_starts;
+  std::int32_t* first_logical_pages;
   std::uint64_t* tags;
   std::uint64_t* owners;
   std::int32_t* token_rows;
@@ -50,6 +51,7 @@ struct Verifier::Arrays {
     Arrays a;
     a.kv_lens = carver.take<std::int32_t>(limits.rows_max);
     a.write_starts = carver.take<std::int32_t>(limits.rows_max);
+    a.first_logical_pages = carver.take<std::int32_t>(limits.rows_max);
     a.tags = carver.take<std::uint64_t>(entries);
     a.owners = carver.take<std::uint64_t>(entries);
     a.token_rows = carver.take<std::int32_t>(limits.tokens_max);
@@ -94,12 +96,15 @@ CheckedPages Verifier::check_before(ops::Stream& stream, const CheckInput& input
 
   kv_lens_.clear();
   write_starts_.clear();
+  first_logical_pages_.clear();
   tags_.assign(static_cast<std::size_t>(rows * width), 0);
   owners_.assign(static_cast<std::size_t>(rows * width), 0);
   for (std::int64_t r = 0; r < rows; ++r) {
     const RowExpectation& row = input.rows[r];
     kv_lens_.push_back(row.kv_len);
     write_starts_.push_back(row.write_start);
+    TESSERA_CHECK(row.first_logical_page >= 0);
+    first_logical_pages_.push_back(row.first_logical_page);
     // Leases past the table's width cannot be compared; the op then refuses the row's length as out of range.
     for (std::int64_t j = 0; j < std::min<std::int64_t>(width, std::ssize(row.leases)); ++j) {
       tags_[r * width + j] = row.leases[j].tag;
@@ -114,6 +119,9 @@ CheckedPages Verifier::check_before(ops::Stream& stream, const CheckInput& input
   };
   upload(a.kv_lens, std::span<const std::int32_t>(kv_lens_));
   upload(a.write_starts, std::span<const std::int32_t>(write_starts_));
+  // Steps know no windows, and are spared the copy.
+  const bool windows = std::ranges::any_of(first_logical_pages_, [](std::int32_t first) { return first != 0; });
+  if (windows) upload(a.first_logical_pages, std::span<const std::int32_t>(first_logical_pages_));
   upload(a.tags, std::span<const std::uint64_t>(tags_));
   upload(a.owners, std::span<const std::uint64_t>(owners_));
   upload(a.token_rows, input.token_rows);
@@ -129,6 +137,7 @@ CheckedPages Verifier::check_before(ops::Stream& stream, const CheckInput& input
   params.kv_lens = a.kv_lens;
   params.expected_tags = a.tags;
   params.expected_owners = a.owners;
+  params.first_logical_pages = windows ? a.first_logical_pages : nullptr;
   params.tokens = tokens;
   params.token_rows = a.token_rows;
   params.token_positions = a.token_positions;

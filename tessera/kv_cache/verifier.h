@@ -28,9 +28,10 @@ struct VerifierLimits {
 
 // One row of the batch, from the host's own records.
 struct RowExpectation {
-  std::span<const Lease> leases;  // Logical page j is leases[j]; at least ceil(kv_len / page_size) of them.
-  std::int32_t kv_len = 0;        // Tokens that the step reads, those it writes included.
-  std::int32_t write_start = 0;   // Tokens of KV that the sequence has before the step.
+  std::span<const Lease> leases;        // Entry j of the row; at least ceil(kv_len / page_size) of them.
+  std::int32_t kv_len = 0;              // Tokens that the step reads, those it writes included.
+  std::int32_t write_start = 0;         // Tokens of KV that the sequence has before the step.
+  std::int32_t first_logical_page = 0;  // Which page of its sequence leases[0] is; tokens count from its first one.
 };
 
 struct CheckInput {
@@ -98,6 +99,7 @@ class Verifier {
   std::vector<std::uint64_t> owners_;
   std::vector<std::int32_t> kv_lens_;
   std::vector<std::int32_t> write_starts_;
+  std::vector<std::int32_t> first_logical_pages_;
   std::vector<ops::RowVerdict> verdicts_;
   std::vector<ops::RowVerdict> verdicts_after_;
 };

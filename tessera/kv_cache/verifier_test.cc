@@ -40,7 +40,7 @@ class VerifierTest : public ::testing::Test {
       for (std::int32_t j = 0; j < 2; ++j) {
         s.leases.push_back(*pool_->allocate(*stream_, owner_of_sequence(id), j));
         pool_->begin_write(s.leases.back());
-        pool_->end_write(s.leases.back());
+        pool_->end_write(s.leases.back(), 1);
       }
       sequences_.push_back(s);
     }

@@ -1,5 +1,6 @@
 #include "tessera/kv_transfer/chunk_gatherer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
@@ -9,10 +10,10 @@ namespace tessera::kv_transfer {
 
 base::Result<std::unique_ptr<ChunkGatherer>> ChunkGatherer::create(ops::Backend& backend, ops::Stream& stream,
                                                                    const kv_cache::PagePool& pool,
-                                                                   const ChunkGathererLimits& limits) {
-  auto made = std::unique_ptr<ChunkGatherer>(new ChunkGatherer(backend, stream, pool, limits));
-  const std::int64_t row_pages = base::ceil_div(limits.kv_len_max, pool.layout().page_size);
-  const std::int64_t pages = std::int64_t{limits.chunks_max} * limits.chunk_pages_max;
+                                                                   const ChunkGathererOptions& options) {
+  auto made = std::unique_ptr<ChunkGatherer>(new ChunkGatherer(backend, stream, pool, options));
+  const std::int64_t row_pages = base::ceil_div(options.kv_len_max, pool.layout().page_size);
+  const std::int64_t pages = std::int64_t{options.chunks_max} * options.chunk_pages_max;
   TESSERA_ASSIGN_OR_RETURN(made->verifier_, kv_cache::Verifier::create(backend, {1, row_pages, 0}));
   TESSERA_ASSIGN_OR_RETURN(made->table_, kv_cache::PageTable::create(backend, 1, row_pages));
   TESSERA_ASSIGN_OR_RETURN(made->images_,
@@ -24,7 +25,7 @@ base::Result<std::unique_ptr<ChunkGatherer>> ChunkGatherer::create(ops::Backend&
 std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather(const Source& source,
                                                                                  const ops::KvLayout& target,
                                                                                  std::span<const Chunk> chunks) {
-  TESSERA_CHECK(std::ssize(chunks) <= limits_.chunks_max);
+  TESSERA_CHECK(std::ssize(chunks) <= options_.chunks_max);
   TESSERA_CHECK(target.page_layer_bytes_max() <= pool_.layout().page_layer_bytes_max());
   table_->set_row(stream_, 0, source.leases);
   const kv_cache::RowExpectation row{source.leases, source.kv_len, source.kv_len};
@@ -40,7 +41,7 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
   gathered.reserve(chunks.size());
   std::int64_t at = 0;
   for (const Chunk& chunk : chunks) {
-    TESSERA_CHECK(chunk.num_pages <= limits_.chunk_pages_max);
+    TESSERA_CHECK(chunk.num_pages <= options_.chunk_pages_max);
     ops::GatherPagesParams params{checked.pages, pool_.cache(), target};
     params.layer = chunk.layer;
     params.row = 0;
@@ -50,7 +51,7 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
     params.images = images_.data() + at * pool_.layout().page_layer_bytes_max();
     params.digests = digests_.as<std::uint64_t>() + at;
     backend_.gather_pages(stream_, params);
-    at += limits_.chunk_pages_max;
+    at += options_.chunk_pages_max;
 
     GatheredChunk& g = gathered.emplace_back();
     g.handoff = source.handoff;
@@ -72,6 +73,22 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
     wire::seal(g.message);
   }
   return gathered;
+}
+
+std::expected<std::int32_t, ops::RowVerdict> ChunkGatherer::prove(std::span<const kv_cache::Lease> pages,
+                                                                  std::int32_t& budget) {
+  if (options_.digests == nullptr || pages.empty()) return static_cast<std::int32_t>(pages.size());
+  if (budget <= 0) return 0;
+  // A chunk is some pages of one layer; here it is all layers of some pages.
+  const std::int64_t layers = pool_.layout().num_layers;
+  const std::int64_t affordable = std::max<std::int64_t>(1, std::int64_t{budget} * options_.chunk_pages_max / layers);
+  const std::int64_t count = std::min<std::int64_t>(std::ssize(pages), affordable);
+  budget -= static_cast<std::int32_t>(base::ceil_div(count * layers, std::int64_t{options_.chunk_pages_max}));
+  for (const ops::RowVerdict& verdict :
+       options_.digests->check_pages(stream_, pool_, pages.first(static_cast<std::size_t>(count)))) {
+    if (verdict.failed_checks != 0) return std::unexpected(verdict);
+  }
+  return static_cast<std::int32_t>(count);
 }
 
 std::int64_t ChunkGatherer::device_bytes() const {

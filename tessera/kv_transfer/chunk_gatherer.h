@@ -1,5 +1,5 @@
 // The device side of sending: checks a sequence's pages and gathers chunks of them, converted and digested, into
-// messages. Owned by a Sender; used from its thread.
+// messages; then proves that what it read is what was once written. Owned by a Sender; used from its thread.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/status.h"
+#include "tessera/kv_cache/digest_checker.h"
 #include "tessera/kv_cache/lease.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_cache/page_table.h"
@@ -27,17 +28,18 @@ struct GatheredChunk {
   std::vector<std::byte> message;      // A sealed PageData.
 };
 
-struct ChunkGathererLimits {
+struct ChunkGathererOptions {
   std::int32_t kv_len_max = 0;
   std::int32_t chunk_pages_max = 0;
-  std::int32_t chunks_max = 0;  // Of one call.
+  std::int32_t chunks_max = 0;                 // Of one call.
+  kv_cache::DigestChecker* digests = nullptr;  // Null: nothing is proved. Outlives the gatherer.
 };
 
 class ChunkGatherer {
  public:
   static base::Result<std::unique_ptr<ChunkGatherer>> create(ops::Backend& backend, ops::Stream& stream,
                                                              const kv_cache::PagePool& pool,
-                                                             const ChunkGathererLimits& limits);
+                                                             const ChunkGathererOptions& options);
 
   struct Source {
     SessionId session = 0;
@@ -51,17 +53,22 @@ class ChunkGatherer {
   std::expected<std::vector<GatheredChunk>, ops::RowVerdict> gather(const Source& source, const ops::KvLayout& target,
                                                                     std::span<const Chunk> chunks);
 
+  // Compares pages that were gathered with their digests: what is sound now was sound then. As many from the first on
+  // as take about as long to read as `budget` chunks (all of them where nothing is proved); takes that from the budget.
+  // Returns how many are sound, or the verdict of the first one that is not.
+  std::expected<std::int32_t, ops::RowVerdict> prove(std::span<const kv_cache::Lease> pages, std::int32_t& budget);
+
   std::int64_t device_bytes() const;
 
  private:
   ChunkGatherer(ops::Backend& backend, ops::Stream& stream, const kv_cache::PagePool& pool,
-                const ChunkGathererLimits& limits)
-      : backend_(backend), stream_(stream), pool_(pool), limits_(limits) {}
+                const ChunkGathererOptions& options)
+      : backend_(backend), stream_(stream), pool_(pool), options_(options) {}
 
   ops::Backend& backend_;
   ops::Stream& stream_;
   const kv_cache::PagePool& pool_;
-  const ChunkGathererLimits limits_;
+  const ChunkGathererOptions options_;
   std::unique_ptr<kv_cache::Verifier> verifier_;
   std::unique_ptr<kv_cache::PageTable> table_;
   ops::Buffer images_;   // [chunks_max, chunk_pages_max, page_layer_bytes_max of the pool]

@@ -9,18 +9,18 @@
 namespace tessera::kv_transfer {
 
 base::Result<std::unique_ptr<ChunkStorer>> ChunkStorer::create(ops::Backend& backend, ops::Stream& stream,
-                                                               const kv_cache::PagePool& pool, std::int32_t kv_len_max,
-                                                               std::int32_t chunk_pages_max) {
-  auto made = std::unique_ptr<ChunkStorer>(new ChunkStorer(backend, stream, pool, chunk_pages_max));
+                                                               const kv_cache::PagePool& pool,
+                                                               const ChunkStorerOptions& options) {
+  auto made = std::unique_ptr<ChunkStorer>(new ChunkStorer(backend, stream, pool, options));
   const ops::KvLayout& layout = pool.layout();
-  const std::int64_t row_pages = base::ceil_div(kv_len_max, layout.page_size);
-  const std::int64_t chunk_tokens = std::int64_t{chunk_pages_max} * layout.page_size;
+  const std::int64_t row_pages = base::ceil_div(options.kv_len_max, layout.page_size);
+  const std::int64_t chunk_tokens = std::int64_t{options.chunk_pages_max} * layout.page_size;
   TESSERA_ASSIGN_OR_RETURN(made->verifier_, kv_cache::Verifier::create(backend, {1, row_pages, chunk_tokens}));
   TESSERA_ASSIGN_OR_RETURN(made->table_, kv_cache::PageTable::create(backend, 1, row_pages));
-  TESSERA_ASSIGN_OR_RETURN(made->images_,
-                           backend.allocate(chunk_pages_max * layout.page_layer_bytes_max(), "received page images"));
+  TESSERA_ASSIGN_OR_RETURN(
+      made->images_, backend.allocate(options.chunk_pages_max * layout.page_layer_bytes_max(), "received page images"));
   TESSERA_ASSIGN_OR_RETURN(made->digests_,
-                           backend.allocate(std::int64_t{chunk_pages_max} * 8, "received page digests"));
+                           backend.allocate(std::int64_t{options.chunk_pages_max} * 8, "received page digests"));
   return made;
 }
 
@@ -55,7 +55,7 @@ kv_cache::CheckedPages ChunkStorer::check_before(const Target& target) {
 
 std::expected<std::vector<std::uint64_t>, ops::RowVerdict> ChunkStorer::store(const Target& target, const Chunk& chunk,
                                                                               std::span<const std::byte> images) {
-  TESSERA_CHECK(chunk.num_pages <= chunk_pages_max_ && chunk.first_page >= target.first_page);
+  TESSERA_CHECK(chunk.num_pages <= options_.chunk_pages_max && chunk.first_page >= target.first_page);
   TESSERA_CHECK(std::ssize(images) == chunk.num_pages * pool_.layout().page_layer_bytes(chunk.layer));
   backend_.copy_to_device(stream_, images_.data(), images.data(), std::ssize(images));
   stage_writes(target, chunk);
@@ -65,6 +65,15 @@ std::expected<std::vector<std::uint64_t>, ops::RowVerdict> ChunkStorer::store(co
   scatter.layer = chunk.layer;
   scatter.images = images_.data();
   backend_.scatter_pages(stream_, scatter);
+
+  if (options_.integrity >= kv_cache::IntegrityLevel::kDigest) {
+    ops::DigestTokensParams record{checked.slots, pool_.cache()};
+    record.first_layer = chunk.layer;
+    record.num_layers = 1;
+    record.digest_key = pool_.digest_key();
+    record.digests = pool_.digests();
+    backend_.digest_tokens(stream_, record);
+  }
 
   ops::DigestPagesParams digest{checked.pages, pool_.cache()};
   digest.layer = chunk.layer;

@@ -26,6 +26,12 @@ std::uint64_t in_place(std::uint64_t digest, std::int32_t layer, std::int32_t pa
 
 }  // namespace
 
+base::Status failed_page_check(const ops::RowVerdict& verdict, const char* doing) {
+  return base::corruption("KV page check failed while " + std::string(doing) + ": checks " +
+                          std::to_string(verdict.failed_checks) + ", logical page " +
+                          std::to_string(verdict.logical_page));
+}
+
 const char* send_state_name(SendState state) {
   switch (state) {
     case SendState::kOffered:

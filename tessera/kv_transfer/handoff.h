@@ -23,6 +23,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/status.h"
 #include "tessera/kv_transfer/wire.h"
+#include "tessera/ops/verify.h"
 
 namespace tessera::kv_transfer {
 
@@ -43,6 +44,9 @@ enum class ReceiveState : std::uint8_t {
   kCommitted,
   kAborted,
 };
+
+// Why a handoff ended in which a page failed its check while this side was `doing` something; for the log.
+base::Status failed_page_check(const ops::RowVerdict& verdict, const char* doing);
 
 const char* send_state_name(SendState state);
 const char* receive_state_name(ReceiveState state);

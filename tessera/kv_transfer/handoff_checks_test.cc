@@ -137,7 +137,7 @@ TEST_F(HandoffChecks, CachedPageThatIsNoLongerItsOwnIsFoundAtTheCommit) {
   for (std::int32_t j = 0; j < 2; ++j) {
     cached.push_back(*pair_.decode_pool->allocate(*pair_.stream, kv_cache::owner_of_sequence(77), j));
   }
-  HandoffPair::written(*pair_.decode_pool, cached);
+  pair_.written(*pair_.decode_pool, cached, 128);
   pair_.accept(key_, cached);
   Access::tags(*pair_.decode_pool)[cached[1].page] ^= 1;
   reached_ = true;

@@ -162,7 +162,7 @@ TEST(PartialRoundTrip, OnlyWhatTheReceiverDoesNotHaveIsSent) {
       for (std::size_t j = 0; j < cached_pages; ++j) {
         cached.push_back(
             *pair.decode_pool->allocate(*pair.stream, kv_cache::owner_of_chain(77), static_cast<std::int32_t>(j)));
-        HandoffPair::written(*pair.decode_pool, {cached.back()});
+        pair.written(*pair.decode_pool, {cached.back()}, kHandoffPageSize);
         pair.decode_pool->share(*pair.stream, cached.back());  // Somebody else's too: not to be written.
         pair.poison(cached.back().page);
       }

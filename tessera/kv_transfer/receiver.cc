@@ -292,10 +292,7 @@ struct Receiver::Impl {
     if (verdict.logical_page >= 0 && verdict.logical_page < std::ssize(handoff.leases)) {
       failed.push_back(handoff.leases[static_cast<std::size_t>(verdict.logical_page)].page);
     }
-    abort(key,
-          base::corruption("KV page check failed while receiving: checks " + std::to_string(verdict.failed_checks) +
-                           ", logical page " + std::to_string(verdict.logical_page)),
-          PeerMayWrite::kYes, std::move(failed), verdict);
+    abort(key, failed_page_check(verdict, "receiving"), PeerMayWrite::kYes, std::move(failed), verdict);
   }
 
   void handle_data(const HandoffKey& key, Live& handoff, const wire::PageData& data) {
@@ -422,8 +419,9 @@ base::Result<std::unique_ptr<Receiver>> Receiver::create(ops::Backend& backend, 
   TESSERA_CHECK(options.kv_len_max >= 1 && options.chunk_pages_max >= 1 && options.messages_per_tick >= 1 &&
                 options.handoffs_max >= 1 && options.timeout.count() > 0 && options.resend_interval.count() > 0);
   auto impl = std::make_unique<Impl>(pool, endpoint, clock, options);
-  TESSERA_ASSIGN_OR_RETURN(impl->storer,
-                           ChunkStorer::create(backend, stream, pool, options.kv_len_max, options.chunk_pages_max));
+  TESSERA_ASSIGN_OR_RETURN(
+      impl->storer,
+      ChunkStorer::create(backend, stream, pool, {options.kv_len_max, options.chunk_pages_max, options.integrity}));
   return std::unique_ptr<Receiver>(new Receiver(std::move(impl)));
 }
 

@@ -19,6 +19,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/status.h"
+#include "tessera/kv_cache/integrity.h"
 #include "tessera/kv_cache/lease.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_transfer/handoff.h"
@@ -35,6 +36,8 @@ struct ReceiverOptions {
   std::int32_t handoffs_max = 256;            // Live at once; more are refused with resource_exhausted.
   base::Nanoseconds timeout{30'000'000'000};  // Of a sender's silence, and of a transfer; never above the sender's own.
   base::Nanoseconds resend_interval{200'000'000};
+  // Levels with digests: what is stored is added to the pool's digests as soon as it is.
+  kv_cache::IntegrityLevel integrity = kv_cache::IntegrityLevel::kTags;
 };
 
 // Which handoff, seen from a receiver. Different senders may use the same ids.

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <deque>
 #include <list>
-#include <random>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/logging.h"
+#include "tessera/base/random.h"
 #include "tessera/kv_transfer/chunk_gatherer.h"
 
 namespace tessera::kv_transfer {
@@ -19,13 +19,6 @@ namespace {
 constexpr int kMessagesPerTick = 256;
 // How often a receiver is asked whether it still keeps an offer; more often where the timeout is short.
 constexpr base::Nanoseconds kSignOfLifeInterval = std::chrono::seconds(1);
-
-std::uint64_t random_number() {
-  std::random_device device;
-  std::uint64_t number = 0;
-  while (number == 0) number = (static_cast<std::uint64_t>(device()) << 32) | device();
-  return number;
-}
 
 }  // namespace
 
@@ -48,6 +41,7 @@ struct Sender::Impl {
     std::vector<std::byte> blob;
     base::Nanoseconds started{0};
     base::Nanoseconds next_send{0};  // Of the control message that waits for an answer.
+    std::int32_t pages_proved = 0;   // Of those sent, whose bytes were compared with their digests.
   };
 
   // A handoff that ended here and of which the peer has not confirmed that it knows.
@@ -63,8 +57,8 @@ struct Sender::Impl {
   const base::Clock& clock;
   const SenderOptions options;
   const base::Nanoseconds sign_of_life_interval = std::min(kSignOfLifeInterval, options.timeout / 4);
-  const SessionId session = random_number();
-  const std::uint64_t digest_key = random_number();
+  const SessionId session = base::random_number();
+  const std::uint64_t digest_key = base::random_number();
   std::unique_ptr<ChunkGatherer> gatherer;
   std::map<PeerId, Peer> peers;
   std::list<Live> live;  // In the order of their offers, which is the order of service.
@@ -77,12 +71,10 @@ struct Sender::Impl {
       : pool(pool_in), endpoint(endpoint_in), clock(clock_in), options(options_in) {}
 
   wire::Hello hello() const {
-    wire::Hello mine;
-    mine.layout = pool.layout();
-    mine.chunk_pages_max = options.chunk_pages;
-    mine.message_bytes_max = endpoint.message_bytes_max();
-    mine.model_digest = options.model_digest;
-    return mine;
+    return {.layout = pool.layout(),
+            .chunk_pages_max = options.chunk_pages,
+            .message_bytes_max = endpoint.message_bytes_max(),
+            .model_digest = options.model_digest};
   }
 
   Live* find(HandoffId id) {
@@ -315,15 +307,28 @@ struct Sender::Impl {
     if (!drain(handoff.peer, peer)) return false;
     const Gathering gathered = gather(handoff, peer, budget);
     if (gathered == Gathering::kEnded) return true;
-    if (!drain(handoff.peer, peer) || !handoff.machine.all_sent() || !send_commit(handoff))
-      return gathered == Gathering::kSome;
+    if (!drain(handoff.peer, peer) || !handoff.machine.all_sent()) return gathered == Gathering::kSome;
+    if (!prove_sent(handoff, budget)) return true;
+    if (!send_commit(handoff)) return gathered == Gathering::kSome;
     handoff.machine.commit_sent();
     handoff.next_send = clock.now() + options.resend_interval;
     return true;
   }
 
-  // Checks the handoff's pages, then gathers up to `budget` of its next chunks into messages for `peer`. A failed
-  // check ends the handoff.
+  // Compares what was sent with what was once written. False while some is left, or when damage ended the handoff.
+  bool prove_sent(Live& handoff, std::int32_t& budget) {
+    const auto first = static_cast<std::size_t>(handoff.machine.first_page() + handoff.pages_proved);
+    const auto unproved = std::span<const kv_cache::Lease>(handoff.leases).subspan(first);
+    const auto proved = gatherer->prove(unproved, budget);
+    if (!proved.has_value()) {
+      abort(handoff, failed_page_check(proved.error(), "handing over"), TellPeer::kYes, proved.error());
+      return false;
+    }
+    handoff.pages_proved += *proved;
+    return *proved == std::ssize(unproved);
+  }
+
+  // Checks the pages, then gathers up to `budget` chunks into messages for `peer`. A failed check ends the handoff.
   enum class Gathering : std::uint8_t { kNothing, kSome, kEnded };
   Gathering gather(Live& handoff, Peer& peer, std::int32_t& budget) {
     const std::vector<Chunk> chunks = handoff.machine.next_chunks(peer.chunk_pages, budget);
@@ -338,12 +343,7 @@ struct Sender::Impl {
     source.digest_key = digest_key;
     auto gathered = gatherer->gather(source, peer.hello.layout, chunks);
     if (!gathered.has_value()) {
-      const ops::RowVerdict& verdict = gathered.error();
-      abort(
-          handoff,
-          base::corruption("KV page check failed while handing over: checks " + std::to_string(verdict.failed_checks) +
-                           ", logical page " + std::to_string(verdict.logical_page)),
-          TellPeer::kYes, verdict);
+      abort(handoff, failed_page_check(gathered.error(), "handing over"), TellPeer::kYes, gathered.error());
       return Gathering::kEnded;
     }
     for (GatheredChunk& chunk : *gathered) peer.gathered.push_back(std::move(chunk));
@@ -405,9 +405,9 @@ base::Result<std::unique_ptr<Sender>> Sender::create(ops::Backend& backend, ops:
   TESSERA_CHECK(options.kv_len_max >= 1 && options.chunk_pages >= 1 && options.chunks_per_tick >= 1 &&
                 options.handoffs_max >= 1 && options.timeout.count() > 0 && options.resend_interval.count() > 0);
   auto impl = std::make_unique<Impl>(pool, endpoint, clock, options);
-  TESSERA_ASSIGN_OR_RETURN(
-      impl->gatherer,
-      ChunkGatherer::create(backend, stream, pool, {options.kv_len_max, options.chunk_pages, options.chunks_per_tick}));
+  TESSERA_ASSIGN_OR_RETURN(impl->gatherer, ChunkGatherer::create(backend, stream, pool,
+                                                                 {options.kv_len_max, options.chunk_pages,
+                                                                  options.chunks_per_tick, options.digests}));
   return std::unique_ptr<Sender>(new Sender(std::move(impl)));
 }
 

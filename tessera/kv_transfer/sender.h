@@ -16,6 +16,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/status.h"
+#include "tessera/kv_cache/digest_checker.h"
 #include "tessera/kv_cache/lease.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_transfer/handoff.h"
@@ -32,6 +33,9 @@ struct SenderOptions {
   std::int32_t handoffs_max = 256;                 // Live at once.
   base::Nanoseconds timeout{30'000'000'000};       // Of a receiver's silence, and of a transfer; see handoff.h.
   base::Nanoseconds resend_interval{200'000'000};  // Of control messages that were not answered.
+  // Levels with digests: what was sent is compared with what was once written before the receiver may commit it. Null:
+  // it is not. Outlives the sender.
+  kv_cache::DigestChecker* digests = nullptr;
 };
 
 // When a layer's KV may be read.

@@ -148,6 +148,10 @@ struct EngineStats {
   std::int64_t handoff_wire_bytes = 0;
   std::int64_t check_ns = 0;  // Time in page checks, and in steps altogether.
   std::int64_t step_ns = 0;
+  std::int64_t digest_ns = 0;        // Of check_ns: digests of what steps wrote and read.
+  std::int64_t sweep_ns = 0;         // Beside steps: digests of pages that were swept or hit.
+  std::int64_t pages_swept = 0;      // By the background sweep; a page counts every time.
+  std::int64_t digest_failures = 0;  // Pages (in steps: rows) whose bytes were not those that were written.
 };
 
 using EngineEventBody =
@@ -173,6 +177,7 @@ struct EngineInfo {
   std::int64_t context_tokens_max = 0;  // Of one sequence: the model's context or the pool, whichever is smaller.
   std::int64_t running_max = 0;
   kv_cache::OnIntegrityError on_integrity_error = kv_cache::OnIntegrityError::kAbort;
+  kv_cache::IntegrityLevel integrity = kv_cache::IntegrityLevel::kTags;
 };
 
 // The driver's end of one engine.

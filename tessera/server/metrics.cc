@@ -155,11 +155,24 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
     pages("leased", stats.pages_leased);
     pages("cached", stats.pages_cached);
     pages("quarantined", stats.pages_quarantined);
+    Families::Labels with_level = labels;
+    with_level.emplace_back("level", kv_cache::integrity_level_name(info.integrity));
+    families.add("tessera_engine_kv_integrity", "1 for the level at which this engine proves its KV pages.",
+                 MetricType::Gauge, 1.0, with_level);
     gauge("resident_tokens", "Tokens of KV held by running sequences.", static_cast<double>(stats.resident_tokens));
     counter("steps_total", "Forward passes.", static_cast<double>(stats.steps));
     counter("step_seconds_total", "Time in steps.", static_cast<double>(stats.step_ns) * 1e-9);
     counter("page_check_seconds_total", "Time in page checks, inside steps.",
             static_cast<double>(stats.check_ns) * 1e-9);
+    counter("page_digest_seconds_total", "Of that, digests of what steps wrote and read.",
+            static_cast<double>(stats.digest_ns) * 1e-9);
+    counter("page_sweep_seconds_total", "Beside steps: digests of pages that were swept, or found in the prefix cache.",
+            static_cast<double>(stats.sweep_ns) * 1e-9);
+    counter("pages_swept_total", "Pages that the background sweep checked, each time that it did.",
+            static_cast<double>(stats.pages_swept));
+    counter("page_digest_failures_total",
+            "Pages, in steps rows, that were found to hold other bytes than were written to them.",
+            static_cast<double>(stats.digest_failures));
     counter("rows_checked_total", "Rows whose pages were checked before and after a step.",
             static_cast<double>(stats.rows_checked));
     counter("page_check_failures_total", "Rows that failed a page check.", static_cast<double>(stats.check_failures));

@@ -31,5 +31,30 @@ TEST(Metrics, APromptThatPassesThroughTwoEnginesIsLookedUpOnce) {
   }
 }
 
+TEST(Metrics, WhatIsProvedOfPagesAndWhatItFound) {
+  router::RouterSnapshot snapshot;
+  router::RouterSnapshot::EngineState engine;
+  engine.info.integrity = kv_cache::IntegrityLevel::kDigestStep;
+  engine.stats.check_ns = 7'000'000'000;
+  engine.stats.digest_ns = 5'000'000'000;
+  engine.stats.sweep_ns = 3'000'000'000;
+  engine.stats.pages_swept = 1234;
+  engine.stats.digest_failures = 2;
+  snapshot.engines.push_back(engine);
+  const std::string text = Metrics("model").serialize(snapshot);
+  const auto value = [&](const std::string& name) {
+    const std::size_t at = text.find("\ntessera_engine_" + name + "{");
+    const std::size_t space = text.find("} ", at);
+    return at == std::string::npos ? "" : text.substr(space + 2, text.find('\n', space) - space - 2);
+  };
+  EXPECT_EQ(value("page_check_seconds_total"), "7");
+  EXPECT_EQ(value("page_digest_seconds_total"), "5");
+  EXPECT_EQ(value("page_sweep_seconds_total"), "3");
+  EXPECT_EQ(value("pages_swept_total"), "1234");
+  EXPECT_EQ(value("page_digest_failures_total"), "2");
+  EXPECT_EQ(value("kv_integrity"), "1");
+  EXPECT_THAT(text, HasSubstr("level=\"digest-step\""));
+}
+
 }  // namespace
 }  // namespace tessera::server

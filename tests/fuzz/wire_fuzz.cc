@@ -106,7 +106,7 @@ class DecodeEngine {
     TESSERA_CHECK(receiver_->accept(event.key, leases, 0).ok());
   }
   void on(const kv_transfer::HandoffCommitted& event) {
-    for (const kv_cache::Lease& lease : leases_.at(event.key)) pool_->end_receive(lease);
+    for (const kv_cache::Lease& lease : leases_.at(event.key)) pool_->end_receive(lease, 1);
     release(event.key);
   }
   void on(const kv_transfer::HandoffAborted& event) {

@@ -90,6 +90,7 @@ class ServingHarness {
   base::ManualClock& clock() { return manual_clock_; }
   engine::Engine& first() { return server_->engine(0); }                             // Unified or prefill.
   engine::Engine& decode() { return server_->engine(server_->engine_count() - 1); }  // Unified or decode.
+  bool split() const { return options_.pools == Pools::kSplit; }
   Flavors flavors() const { return server_->flavors(); }
   // What an undisturbed run of the prompt generates.
   std::vector<std::int32_t> expected(const std::vector<std::int32_t>& prompt, std::int64_t count) const;

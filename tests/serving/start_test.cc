@@ -86,6 +86,7 @@ TEST(Start, ABudgetThatIsTooSmallIsRefusedWithTheArithmetic) {
 TEST(Start, ABudgetAloneDecidesTheNumberOfPages) {
   for (const auto role : {request::EngineRole::kUnified, request::EngineRole::kPrefill, request::EngineRole::kDecode}) {
     Start start;
+    start.config.integrity.level = kv_cache::IntegrityLevel::kDigestStep;
     start.config.role = role;
     start.config.pages = 0;
     start.config.context_tokens_max = 256;
@@ -95,7 +96,10 @@ TEST(Start, ABudgetAloneDecidesTheNumberOfPages) {
     const engine::MemoryPlan& plan = (*made)->memory_plan();
     EXPECT_LE(plan.total(), 1 << 20);
     // One page more would not fit.
-    EXPECT_GT(plan.total() + (*made)->loop().pool().layout().page_bytes() + 64, 1 << 20);
+    const ops::KvLayout& layout = (*made)->loop().pool().layout();
+    const std::int64_t pages = (*made)->info().pages;
+    EXPECT_GT(plan.total() + engine::page_pool_bytes(layout, pages + 1) - engine::page_pool_bytes(layout, pages),
+              1 << 20);
     EXPECT_GT((*made)->info().pages, 100);
     EXPECT_EQ((*made)->info().context_tokens_max, 256);
     EXPECT_THAT(plan.to_string(), HasSubstr("KV pages"));
@@ -120,6 +124,7 @@ TEST(Start, EveryAllocationMayFail) {
     for (std::int64_t n = 1;; ++n) {
       Start start;
       start.config.role = role;
+      start.config.integrity.level = kv_cache::IntegrityLevel::kDigestStep;
       start.failing.fail_nth_allocation(n);
       const base::Status status = start.status();
       if (!start.failing.failed()) {
@@ -130,13 +135,14 @@ TEST(Start, EveryAllocationMayFail) {
       EXPECT_EQ(status.code(), base::StatusCode::kResourceExhausted) << n;
       EXPECT_THAT(status.message(), HasSubstr("engine 1")) << n;
     }
-    EXPECT_GE(failures, 6);
+    EXPECT_GE(failures, 8);
   }
 }
 
 // Serving allocates no device memory.
 TEST(Start, NothingIsAllocatedAfterwards) {
   Start start;
+  start.config.integrity.level = kv_cache::IntegrityLevel::kDigestStep;
   auto made = start.create();
   ASSERT_TRUE(made.has_value());
   const std::int64_t before = start.failing.allocations();

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/base/clock.h"
+#include "tessera/kv_cache/digest_checker.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_transfer/loopback_transport.h"
 #include "tessera/kv_transfer/receiver.h"
@@ -82,6 +84,10 @@ class HandoffPair {
       transport = std::make_shared<kv_transfer::LoopbackTransport>(
           kv_transfer::LoopbackOptions{.bytes_in_flight_max = options.bytes_in_flight_max});
     }
+    if (options.receiver.integrity >= kv_cache::IntegrityLevel::kDigest) {
+      digests = std::move(*kv_cache::DigestChecker::create(*backend));
+      options_.sender.digests = digests.get();
+    }
     start_prefill();
     start_decode();
   }
@@ -137,15 +143,23 @@ class HandoffPair {
         }
       }
     }
-    written(*prefill_pool, leases);
+    written(*prefill_pool, leases, kv_len);
     return leases;
   }
-  // As after a step that wrote to them.
-  static void written(kv_cache::PagePool& pool, const std::vector<Lease>& leases) {
-    for (const Lease& lease : leases) {
+  // As after a step that wrote kv_len tokens to them; at levels with digests, with what it would have recorded.
+  void written(kv_cache::PagePool& pool, const std::vector<Lease>& leases, std::int32_t kv_len) {
+    for (std::int32_t j = 0; j < std::ssize(leases); ++j) {
+      const Lease& lease = leases[static_cast<std::size_t>(j)];
       pool.begin_write(lease);
-      pool.end_write(lease);
+      pool.end_write(lease, filled(kv_len, j));
     }
+    if (digests == nullptr) return;
+    for (const ops::RowVerdict& verdict : digests->check_pages(*stream, pool, leases)) {
+      pool.digests()[verdict.page_id] = verdict.found;
+    }
+  }
+  static std::int32_t filled(std::int32_t kv_len, std::int32_t position) {
+    return std::min(kv_len - position * kHandoffPageSize, kHandoffPageSize);
   }
 
   kv_transfer::HandoffId offer(const std::vector<Lease>& leases, std::int32_t kv_len,
@@ -217,8 +231,10 @@ class HandoffPair {
   void on(kv_transfer::HandoffCommitted& event) {
     EXPECT_FALSE(committed.contains(event.key) || aborted.contains(event.key)) << "two terminal events";
     committed[event.key] = event;
+    std::int32_t position = 0;
     for (const Lease& lease : receiving.at(event.key)) {
-      if (decode_pool->state(lease.page) == kv_cache::PageState::kInTransfer) decode_pool->end_receive(lease);
+      const std::int32_t slots = filled(offers.at(event.key).kv_len, position++);
+      if (decode_pool->state(lease.page) == kv_cache::PageState::kInTransfer) decode_pool->end_receive(lease, slots);
     }
   }
   void on(kv_transfer::HandoffAborted& event) {
@@ -323,6 +339,7 @@ class HandoffPair {
   std::unique_ptr<ops::Backend> backend = backends::cpu::make_reference_backend();
   std::unique_ptr<ops::Stream> stream = backend->make_stream();
   base::ManualClock clock;
+  std::unique_ptr<kv_cache::DigestChecker> digests;  // At levels with digests.
   std::unique_ptr<kv_cache::PagePool> prefill_pool;
   std::unique_ptr<kv_cache::PagePool> decode_pool;
   std::shared_ptr<kv_transfer::LoopbackTransport> transport;

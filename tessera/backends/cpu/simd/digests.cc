@@ -1,6 +1,6 @@
 // The digests that a pool records of its pages: rows hashed by all threads, their hashes added in any order.
 #include <fmt/format.h>
-#include <xxhash.h>
+#include <xxh_x86dispatch.h>  // Gives XXH3_64bits_withSeed the instruction set that the processor has.
 
 #include <algorithm>
 #include <array>
@@ -67,6 +67,11 @@ class LayerHasher {
 void add_to(std::uint64_t& sum, std::uint64_t term) { std::atomic_ref(sum).fetch_add(term, std::memory_order_relaxed); }
 
 }  // namespace
+
+void choose_row_hash() {
+  const std::array<std::byte, 256> long_row{};
+  XXH3_64bits_withSeed(long_row.data(), long_row.size(), 1);
+}
 
 void SimdBackend::digest_tokens(ops::Stream&, const ops::DigestTokensParams& params) {
   ops::check_params(params);

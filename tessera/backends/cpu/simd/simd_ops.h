@@ -13,10 +13,16 @@
 
 namespace tessera::backends::cpu::simd {
 
+// The first long row that is hashed chooses the instruction set for all of them, and no two threads may do that at once
+// (digests.cc).
+void choose_row_hash();
+
 class SimdBackend final : public CpuBackendBase {
  public:
   SimdBackend(const Kernels& kernels, int threads)
-      : kernels_(kernels), name_("simd (" + std::string(kernels.name) + ")"), threads_(threads) {}
+      : kernels_(kernels), name_("simd (" + std::string(kernels.name) + ")"), threads_(threads) {
+    choose_row_hash();
+  }
 
   std::string_view name() const override { return name_; }
   bool supports(ops::KvFormat format) const override { return format != ops::KvFormat::kF32; }

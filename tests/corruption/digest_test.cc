@@ -1,0 +1,281 @@
+// Level digest: bytes of pages that change behind an engine's back are found within one sweep, at the next prefix hit,
+// and before a handoff is committed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/corruption/integrity_settings.h"
+#include "tests/support/fault_access.h"
+
+namespace tessera::test_support {
+namespace {
+
+using kv_cache::IntegrityLevel;
+using kv_cache::PageId;
+using kv_cache::PageState;
+using testing::ElementsAreArray;
+
+class Sweep : public testing::TestWithParam<Setting> {
+ protected:
+  static constexpr std::int64_t kRate = 10'000;  // A pool of 64 pages in 6.4 ms: 64 turns of the harness.
+
+  HarnessOptions options() const {
+    HarnessOptions options = harness_options(GetParam(), IntegrityLevel::kDigest);
+    options.integrity.sweep_pages_per_second = kRate;
+    return options;
+  }
+  engine::Engine& engine(ServingHarness& harness) const { return engine_of(harness, GetParam().where); }
+
+  // Turns until the sweep has found it; fails when that takes longer than one sweep and the portion before it.
+  void expect_found_within_a_sweep(ServingHarness& harness) {
+    const base::Nanoseconds begin = harness.clock().now();
+    const request::EngineStats before = engine(harness).loop().stats();
+    ASSERT_TRUE(
+        harness.run_until([&] { return engine(harness).loop().stats().digest_failures > before.digest_failures; }));
+    const base::Nanoseconds sweep =
+        base::Nanoseconds(std::chrono::seconds(engine(harness).loop().pool().counts().total)) / kRate;
+    EXPECT_LE(harness.clock().now() - begin, 2 * sweep);
+    EXPECT_GT(engine(harness).loop().stats().pages_swept, before.pages_swept);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, Sweep, testing::ValuesIn(settings()), setting_name);
+
+TEST_P(Sweep, FindsEveryFlipInALivePage) {
+  if (GetParam().where == Where::kPrefill) return;  // Its sequences are gone when their prompt is computed.
+  for (const ByteSite& site : sites_of(options(), GetParam().where)) {
+    SCOPED_TRACE(site.name);
+    ServingHarness harness(options());
+    const auto prompt = make_prompt(1, 13);
+    const auto neighbour_prompt = make_prompt(2, 9);
+    const auto victim = harness.submit(prompt, 110);
+    const auto neighbour = harness.submit(neighbour_prompt, 110);
+    ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(victim).size() >= 5; }));
+    // The last page that is not full: its first slot.
+    auto& pool = engine(harness).loop().pool();
+    PageId page = 0;
+    for (PageId id = 1; id <= pool.counts().total; ++id) {
+      if (pool.state(id) == PageState::kLive && pool.current_lease(id).owner == kv_cache::owner_of_sequence(victim))
+        page = id;
+    }
+    ASSERT_NE(page, 0);
+    ASSERT_TRUE(flip(pool, site, page, 0));
+    expect_found_within_a_sweep(harness);
+    harness.run_until_ended();
+    expect_corrupted(harness.heard(victim));
+    EXPECT_THAT(harness.heard(neighbour).ids(), ElementsAreArray(harness.expected(neighbour_prompt, 110)));
+    expect_balance(harness);
+  }
+}
+
+TEST_P(Sweep, FindsEveryFlipInACachedPageOfAnIdleEngine) {
+  for (const ByteSite& site : sites_of(options(), GetParam().where)) {
+    SCOPED_TRACE(site.name);
+    ServingHarness harness(options());
+    const auto prompt = make_prompt(1, 22);
+    harness.submit(prompt, 2);
+    harness.run_until_ended();
+    auto& pool = engine(harness).loop().pool();
+    const std::int64_t cached = pool.counts().cached;
+    ASSERT_EQ(cached, 5);
+    const PageId page = cached_page(pool, 2);
+    ASSERT_TRUE(flip(pool, site, page, 3));
+    EXPECT_LE(engine(harness).loop().idle_time(), base::Nanoseconds(std::chrono::milliseconds(7)));
+    expect_found_within_a_sweep(harness);
+    // It and all below it are gone from the cache.
+    EXPECT_EQ(pool.counts().cached, 2);
+    EXPECT_EQ(pool.counts().quarantined, 1);
+    const auto after = harness.submit(prompt, 6);
+    harness.run_until_ended();
+    EXPECT_THAT(harness.heard(after).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+    expect_balance(harness);
+  }
+}
+
+TEST_P(Sweep, EveryHolderOfASharedPageEnds) {
+  if (GetParam().where == Where::kPrefill) return;
+  ServingHarness harness(options());
+  const auto common = make_prompt(1, 16);
+  harness.submit(common, 2);
+  harness.run_until_ended();
+  auto first_prompt = common;
+  first_prompt.push_back(3);
+  auto second_prompt = common;
+  second_prompt.push_back(4);
+  const auto stranger_prompt = make_prompt(7, 11);
+  const auto first = harness.submit(first_prompt, 90);
+  const auto second = harness.submit(second_prompt, 90);
+  const auto stranger = harness.submit(stranger_prompt, 30);
+  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(second).size() >= 5; }));
+  auto& pool = engine(harness).loop().pool();
+  PageId page = 0;
+  for (PageId id = 1; id <= pool.counts().total; ++id) {
+    if (pool.state(id) == PageState::kShared) page = id;
+  }
+  ASSERT_NE(page, 0);
+  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
+  expect_found_within_a_sweep(harness);
+  harness.run_until_ended();
+  expect_corrupted(harness.heard(first));
+  expect_corrupted(harness.heard(second));
+  EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 30)));
+  EXPECT_EQ(engine(harness).loop().stats().digest_failures, 1);
+  expect_balance(harness);
+}
+
+TEST_P(Sweep, FindsADamagedRecordOfAnIdlePage) {
+  ServingHarness harness(options());
+  const auto prompt = make_prompt(1, 22);
+  harness.submit(prompt, 2);
+  harness.run_until_ended();
+  auto& pool = engine(harness).loop().pool();
+  const PageId page = cached_page(pool, 1);
+  // What tells the page from another: the check of bytes comes after that of tag, owner and position.
+  const std::int64_t failures = engine(harness).loop().stats().check_failures;
+  fault_injection::Access::tags(pool)[page] ^= 2;
+  ASSERT_TRUE(harness.run_until([&] { return engine(harness).loop().stats().check_failures > failures; }));
+  EXPECT_EQ(pool.state(page), PageState::kQuarantined);
+  EXPECT_EQ(engine(harness).loop().stats().digest_failures, 0);
+  expect_balance(harness);
+}
+
+class PrefixHit : public testing::TestWithParam<Setting> {};
+INSTANTIATE_TEST_SUITE_P(Engines, PrefixHit, testing::ValuesIn(settings()), setting_name);
+
+TEST_P(PrefixHit, EndsBeforeTheFirstPageThatIsNotSound) {
+  const Setting& setting = GetParam();
+  const HarnessOptions options = harness_options(setting, IntegrityLevel::kDigest);
+  for (const ByteSite& site : sites_of(options, setting.where)) {
+    for (const std::int32_t bad : {0, 2, 4}) {
+      SCOPED_TRACE(testing::Message() << site.name << ", page " << bad);
+      ServingHarness harness(options);
+      const auto prompt = make_prompt(1, 22);
+      harness.submit(prompt, 2);
+      harness.run_until_ended();
+      engine::Engine& engine = engine_of(harness, setting.where);
+      auto& pool = engine.loop().pool();
+      const PageId page = cached_page(pool, bad);
+      const std::int64_t hits = engine.loop().stats().prefix_hit_tokens;
+      ASSERT_TRUE(flip(pool, site, page, 1));
+      const auto hit = harness.submit(prompt, 6);
+      harness.run_until_ended();
+      EXPECT_THAT(harness.heard(hit).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+      const request::EngineStats stats = engine.loop().stats();
+      EXPECT_EQ(stats.digest_failures, 1);
+      EXPECT_EQ(stats.pages_quarantined, 1);
+      EXPECT_EQ(pool.state(page), PageState::kQuarantined);
+      EXPECT_EQ(stats.prefix_hit_tokens - hits, 4 * bad);
+      // What was computed anew is cached, and sound.
+      const auto next = harness.submit(prompt, 6);
+      harness.run_until_ended();
+      EXPECT_THAT(harness.heard(next).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+      EXPECT_EQ(engine.loop().stats().digest_failures, 1);
+      expect_balance(harness);
+    }
+  }
+}
+
+// Who reads the page already may have emitted what came of it.
+TEST_P(PrefixHit, EndsThoseWhoReadThePageBefore) {
+  const Setting& setting = GetParam();
+  if (setting.where == Where::kPrefill) return;
+  ServingHarness harness(harness_options(setting, IntegrityLevel::kDigest));
+  const auto prompt = make_prompt(1, 22);
+  const auto reader = harness.submit(prompt, 60);
+  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(reader).size() >= 5; }));
+  engine::Engine& engine = engine_of(harness, setting.where);
+  auto& pool = engine.loop().pool();
+  PageId page = 0;
+  for (PageId id = 1; id <= pool.counts().total; ++id) {
+    if (pool.lease_count(id) > 0 && pool.position(id) == 3) page = id;
+  }
+  ASSERT_NE(page, 0);
+  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
+  const auto hit = harness.submit(prompt, 6);
+  harness.run_until_ended();
+  expect_corrupted(harness.heard(reader));
+  EXPECT_THAT(harness.heard(hit).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+  EXPECT_EQ(engine.loop().stats().digest_failures, 1);
+  expect_balance(harness);
+}
+
+class Handoff : public testing::TestWithParam<OracleKv> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Handoff, testing::Values(OracleKv::kKeysAndValues, OracleKv::kLatents),
+                         [](const auto& param_info) {
+                           return param_info.param == OracleKv::kLatents ? "Latents" : "KeysAndValues";
+                         });
+
+// Conversion would make valid pages of damaged ones, with digests of their own.
+TEST_P(Handoff, SendsNoDamageOn) {
+  const Setting setting{Where::kPrefill, GetParam(), ops::KvFormat::kBF16};
+  const HarnessOptions options = harness_options(setting, IntegrityLevel::kDigest);
+  for (const ByteSite& site : sites_of(options, Where::kPrefill)) {
+    for (const std::int32_t position : {0, 3, 5}) {
+      SCOPED_TRACE(testing::Message() << site.name << ", page " << position);
+      ServingHarness harness(options);
+      const auto prompt = make_prompt(1, 22);
+      const auto id = harness.submit(prompt, 6);
+      ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().handing_over == 1; }));
+      auto& pool = harness.first().loop().pool();
+      PageId page = 0;
+      for (PageId p = 1; p <= pool.counts().total; ++p) {
+        if (pool.lease_count(p) > 0 && pool.position(p) == position) page = p;
+      }
+      ASSERT_NE(page, 0);
+      ASSERT_TRUE(flip(pool, site, page, 1));
+      harness.run_until_ended();
+      expect_corrupted(harness.heard(id));
+      EXPECT_EQ(harness.heard(id).tokens.size(), 1u);
+      EXPECT_EQ(harness.first().loop().stats().digest_failures, 1);
+      EXPECT_EQ(harness.decode().loop().stats().handoffs_done, 0);
+      EXPECT_EQ(pool.state(page), PageState::kQuarantined);
+      const auto again = harness.submit(prompt, 6);
+      harness.run_until_ended();
+      EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+      expect_balance(harness);
+    }
+  }
+}
+
+// Between what the receiver stored, which was right, and its commit.
+TEST_P(Handoff, DamageAfterTheReceiverStoredIsFoundByTheFirstStep) {
+  const Setting setting{Where::kDecode, GetParam(), ops::KvFormat::kF8E4M3};
+  const HarnessOptions options = harness_options(setting, IntegrityLevel::kDigestStep);
+  for (const ByteSite& site : sites_of(options, Where::kDecode)) {
+    SCOPED_TRACE(site.name);
+    ServingHarness harness(options);
+    const auto prompt = make_prompt(1, 22);
+    auto& pool = harness.decode().loop().pool();
+    // The Commit waits until the damage is done.
+    constexpr std::size_t kTypeOffset = 6;
+    constexpr std::byte kCommit{6};
+    std::vector<std::vector<std::byte>> held;
+    bool holding = true;
+    harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+      if (holding && message[kTypeOffset] == kCommit) {
+        held.push_back(std::move(message));
+      } else {
+        harness.transport().deliver(from, to, std::move(message));
+      }
+    });
+    const auto id = harness.submit(prompt, 6);
+    ASSERT_TRUE(harness.run_until([&] { return !held.empty(); }));
+    PageId page = 0;
+    for (PageId p = 1; p <= pool.counts().total; ++p) {
+      if (pool.state(p) == PageState::kInTransfer && pool.position(p) == 4) page = p;
+    }
+    ASSERT_NE(page, 0);
+    harness.run_until([&] { return pool.digests()[page] != 0; });
+    harness.turn();
+    ASSERT_TRUE(flip(pool, site, page, 1));
+    holding = false;
+    for (auto& message : held) harness.transport().deliver(1, 2, std::move(message));
+    harness.run_until_ended();
+    expect_corrupted(harness.heard(id));
+    EXPECT_EQ(harness.heard(id).tokens.size(), 1u);  // Prefill's.
+    expect_balance(harness);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test_support
