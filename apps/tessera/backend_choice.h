@@ -13,7 +13,8 @@
 #include "tessera/ops/backend.h"
 #include "tessera/ops/kv_layout.h"
 
-namespace CLI {
+// The library's own name.
+namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;
 }
 
