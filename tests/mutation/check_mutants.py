@@ -113,7 +113,8 @@ def fails(programs_dir, program, number):
     except subprocess.TimeoutExpired:
         return "it hung"
     if done.returncode == 0:
-        return None
+        ran = re.search(r"(\d+) tests? from", done.stdout)
+        return None if ran and int(ran.group(1)) > 0 else "no test ran"
     failed = re.search(r"\[  FAILED  \] (\S+)", done.stdout)
     return failed.group(1).rstrip(",") if failed else f"it ended with status {done.returncode}"
 
