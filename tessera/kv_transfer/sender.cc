@@ -317,8 +317,8 @@ struct Sender::Impl {
 
   // Compares what was sent with what was once written. False while some is left, or when damage ended the handoff.
   bool prove_sent(Live& handoff, std::int32_t& budget) {
-    const auto first = static_cast<std::size_t>(handoff.machine.first_page() + handoff.pages_proved);
-    const auto unproved = std::span<const kv_cache::Lease>(handoff.leases).subspan(first);
+    const std::int32_t first = handoff.machine.first_page() + handoff.pages_proved;
+    const auto unproved = std::span<const kv_cache::Lease>(handoff.leases).subspan(static_cast<std::size_t>(first));
     const auto proved = gatherer->prove(unproved, budget);
     if (!proved.has_value()) {
       abort(handoff, failed_page_check(proved.error(), "handing over"), TellPeer::kYes, proved.error());
