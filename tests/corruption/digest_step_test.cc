@@ -109,6 +109,34 @@ TEST_P(DigestStep, NoTokenComesOfAFlippedByte) {
   }
 }
 
+// No token came of the damage, so that computing again is exact: for every reader of a shared page.
+TEST_P(DigestStep, IsMadeUpForByComputingAgain) {
+  const Setting& setting = GetParam();
+  if (setting.where == Where::kPrefill) return;  // As below.
+  Injector injector;
+  HarnessOptions options = harness_options(setting, IntegrityLevel::kDigestStep);
+  options.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+  (setting.where == Where::kDecode ? options.decode_observer : options.first_observer) = &injector;
+  ServingHarness harness(options);
+  const auto prompt = make_prompt(1, 18);
+  harness.submit(prompt, 2);
+  harness.run_until_ended();
+  const std::vector<request::SequenceId> readers = {harness.submit(prompt, 20), harness.submit(prompt, 20)};
+  injector.arm(readers[0], 25, Moment::kBeforeSecondCheck, [](const Target& t) {
+    ASSERT_EQ(t.step.pool.state(t.victim.leases[2].page), PageState::kShared);
+    ASSERT_TRUE(flip(t.step.pool, byte_sites(t.step.pool.layout())[0], t.victim.leases[2].page, 3));
+  });
+  harness.run_until_ended();
+  ASSERT_TRUE(injector.reached());
+  for (const auto id : readers) {
+    EXPECT_TRUE(harness.heard(id).finished.has_value());
+    EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 20)));
+    EXPECT_EQ(harness.heard(id).report.integrity_recomputes, 1);
+  }
+  EXPECT_EQ(engine_of(harness, setting.where).loop().stats().digest_failures, 2);
+  expect_balance(harness);
+}
+
 // Those who share the page fail in the same step, whoever else has it; a row that failed for another reason hides
 // nothing from the others.
 TEST_P(DigestStep, EveryReaderOfASharedPageIsStopped) {

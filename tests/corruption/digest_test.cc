@@ -123,6 +123,28 @@ TEST_P(Sweep, EveryHolderOfASharedPageEnds) {
   expect_balance(harness);
 }
 
+// What it emitted may be wrong: to compute on from there would not be exact.
+TEST_P(Sweep, WhoMayHaveReadDamageEndsEvenWhereOthersAreComputedAgain) {
+  if (GetParam().where == Where::kPrefill) return;
+  HarnessOptions recomputing = options();
+  recomputing.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+  ServingHarness harness(recomputing);
+  const auto victim = harness.submit(make_prompt(1, 13), 110);
+  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(victim).size() >= 5; }));
+  auto& pool = engine(harness).loop().pool();
+  PageId page = 0;
+  for (PageId id = 1; id <= pool.counts().total; ++id) {
+    if (pool.lease_count(id) > 0 && pool.position(id) == 1) page = id;
+  }
+  ASSERT_NE(page, 0);
+  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
+  expect_found_within_a_sweep(harness);
+  harness.run_until_ended();
+  expect_corrupted(harness.heard(victim));
+  EXPECT_EQ(engine(harness).loop().stats().integrity_recomputes, 0);
+  expect_balance(harness);
+}
+
 TEST_P(Sweep, FindsADamagedRecordOfAnIdlePage) {
   ServingHarness harness(options());
   const auto prompt = make_prompt(1, 22);
