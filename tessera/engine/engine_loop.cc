@@ -206,6 +206,7 @@ bool EngineLoop::admit() {
     moved = true;
   }
   std::vector<std::vector<kv_cache::Lease>> admitted_prefixes;
+  admitted_prefixes.reserve(plan.admitted.size());
   for (const SequenceId id : plan.admitted) admitted_prefixes.push_back(std::move(prefixes.extract(id).mapped()));
   // Who was asked for and stays outside gives its prefix back first: the plan counts on evicting what it held.
   for (const auto& [id, prefix] : prefixes) pages_->give_back(prefix);
