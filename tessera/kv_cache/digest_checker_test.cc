@@ -290,6 +290,13 @@ TEST_F(DigestCheckerTest, MorePagesThanGoInOneCall) {
   }
 }
 
+TEST_F(DigestCheckerTest, ABatchOfOnePageIsChecked) {
+  const std::vector<Lease> leases = sequence(1, 3);
+  EXPECT_EQ(check_rows({{leases, 3, 3}})[0].failed_checks, 0u);
+  *row_bytes(0, 0, leases[0].page, 2) ^= std::byte{1};
+  EXPECT_EQ(check_rows({{leases, 3, 3}})[0].failed_checks, ops::kCheckDigest);
+}
+
 TEST_F(DigestCheckerTest, NoPagesAndNoRowsAreSound) {
   EXPECT_TRUE(check_pages({}).empty());
   EXPECT_TRUE(check_rows({}).empty());

@@ -123,6 +123,17 @@ TEST_P(Sweep, EveryHolderOfASharedPageEnds) {
   expect_balance(harness);
 }
 
+TEST_P(Sweep, TheOnlyPageInUseIsLookedAt) {
+  ServingHarness harness(options());
+  harness.submit(make_prompt(1, 5), 2);
+  harness.run_until_ended();
+  auto& pool = engine(harness).loop().pool();
+  ASSERT_EQ(pool.counts().cached, 1);
+  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], cached_page(pool, 0), 1));
+  expect_found_within_a_sweep(harness);
+  expect_balance(harness);
+}
+
 // What it emitted may be wrong: to compute on from there would not be exact.
 TEST_P(Sweep, WhoMayHaveReadDamageEndsEvenWhereOthersAreComputedAgain) {
   if (GetParam().where == Where::kPrefill) return;

@@ -33,6 +33,7 @@ FIRST = {
     mutants.STEP: "corruption",
     mutants.LOOP: "corruption",
     mutants.ENDS: "corruption",
+    mutants.INTEGRITY: "corruption",
     mutants.HANDOFF: "kv_transfer",
     mutants.RECEIVER: "kv_transfer",
     mutants.STORER: "kv_transfer",

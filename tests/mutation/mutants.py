@@ -10,10 +10,12 @@ VERIFY = "tessera/backends/cpu/reference/verify.cc"
 PAGES = "tessera/backends/cpu/reference/pages.cc"
 DIGESTS = "tessera/backends/cpu/simd/digests.cc"
 VERIFIER = "tessera/kv_cache/verifier.cc"
+CHECKER = "tessera/kv_cache/digest_checker.cc"
 PREFIX = "tessera/kv_cache/prefix_cache.cc"
 CHAIN = "tessera/kv_cache/chain_key.cc"
 STEP = "tessera/engine/step_runner.cc"
 LOOP = "tessera/engine/engine_loop.cc"
+INTEGRITY = "tessera/engine/engine_loop_integrity.cc"
 ENDS = "tessera/engine/engine_loop_ends.cc"
 HANDOFF = "tessera/kv_transfer/handoff.cc"
 RECEIVER = "tessera/kv_transfer/receiver.cc"
@@ -95,6 +97,17 @@ SITES = [
     Site(VERIFIER, "«backend_.verify_pages(stream, last_);»", ("",)),
     Site(VERIFIER, "«checked_after_ = true;»", ("",)),
     Site(VERIFIER, "if («verdicts_[r].failed_checks == 0») verdicts_[r] = verdicts_after_[r];", ("false", "true")),
+    # ---- Bytes against what was recorded of them: pages alone, and those of a step. ----
+    Site(CHECKER, "verdict = «verified[i].failed_checks != 0» ? verified[i]", ("true", "false")),
+    Site(CHECKER, "«verdicts[r].failed_checks == 0» ? base::ceil_div", ("true",)),
+    Site(CHECKER, "if («found.failed_checks == 0») continue;", ("true", "r > 0 || found.failed_checks == 0")),
+    Site(CHECKER, "for (std::size_t first = 0; «first < entries_.size()»;", ("first + 1 < entries_.size()",)),
+    Site(INTEGRITY, "if («bad == verdicts.end()») return;", ("true",)),
+    Site(INTEGRITY, "if («failed(verdicts[i])» &&", ("false", "i > 0 && failed(verdicts[i])")),
+    Site(ENDS, "if («bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest») sequence.read_damage",
+         ("false",)),
+    Site(STEP, "if («has(kv_cache::IntegrityLevel::kDigest)») digest_written", ("false",)),
+    Site(STORER, "if («options_.integrity >= kv_cache::IntegrityLevel::kDigest») {", ("false",)),
     # ---- What an engine makes of the verdicts. ----
     Site(STEP, "«verifier_->check_after(stream);»", ("",)),
     Site(STEP, "if («verdict.failed_checks != 0») {",
