@@ -177,10 +177,10 @@ bool EngineLoop::admit() {
   const scheduler::Limits limits = scheduler_limits();
   const Blocked now{head->first, pool.available, holding, limits.running_max};
   if (blocked_ == now) return false;
-  // Nobody holds a page: what is not available now never will be. Who waited for pages that were lost would wait for
-  // ever.
-  const bool pages_lost = holding == 0 && pool.available < pool.usable;
-  if (pages_lost) pool.usable = pool.available;
+  // Nobody holds a page: what is not available now, and waits for no peer's word, never will be. Who waited for pages
+  // that were lost would wait for ever.
+  const bool pages_lost = holding == 0 && pool.available + pool_->awaiting_fence() < pool.usable;
+  if (pages_lost) pool.usable = pool.available + pool_->awaiting_fence();
 
   // The prefix of a sequence that is about to be admitted is leased while the plan is made, so that nothing that the
   // plan counts on can be evicted by what the plan does.

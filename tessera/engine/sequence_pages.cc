@@ -32,7 +32,8 @@ scheduler::PoolView SequencePages::view() const {
   const kv_cache::PageCounts counts = pool_.counts();
   scheduler::PoolView view;
   view.page_size = pool_.layout().page_size;
-  view.usable = counts.total - counts.quarantined;
+  // What only waits for a peer's word comes back by itself: who needs it waits, and is not refused.
+  view.usable = counts.total - counts.quarantined + pool_.awaiting_fence();
   view.available = counts.free + cache_.evictable();
   return view;
 }

@@ -155,6 +155,7 @@ void PagePool::put_in_quarantine(ops::Stream& stream, PageId page, PageEvent eve
   p.state = PageState::kQuarantined;
   p.check_failed = cause == QuarantineCause::kFailedCheck;
   p.write_in_flight = in_transfer || cause == QuarantineCause::kWriteInFlight;
+  if (p.awaits_fence()) ++awaiting_fence_;
   write_record(stream, page);
   if (was_held && observer_ != nullptr) observer_->quarantined(page);
 }
@@ -291,7 +292,9 @@ void PagePool::quarantine(ops::Stream& stream, PageId page, std::string_view rea
                    page_state_name(p.state), p.tag, p.owner, p.position, p.leases, reason);
   if (p.state == PageState::kQuarantined) {
     enter(page, PageEvent::kQuarantine, PageState::kQuarantined);
+    if (p.awaits_fence()) --awaiting_fence_;
     (cause == QuarantineCause::kFailedCheck ? p.check_failed : p.write_in_flight) = true;
+    if (p.awaits_fence()) ++awaiting_fence_;
   } else {
     put_in_quarantine(stream, page, PageEvent::kQuarantine, cause);
   }
@@ -309,6 +312,7 @@ void PagePool::fence(ops::Stream& stream, PageId page) {
       enter(page, PageEvent::kFence, PageState::kQuarantined);
       p.write_in_flight = false;
     } else {
+      --awaiting_fence_;
       make_free(stream, page, PageEvent::kFence);
     }
   }
@@ -375,6 +379,7 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
   // What the states say, against the counts and the free list.
   PageCounts found;
   found.total = total();
+  std::int64_t found_awaiting_fence = 0;
   std::vector<bool> listed_free(pages_.size(), false);
   for (const PageId page : free_) {
     if (page < 1 || page > total() || listed_free[page]) {
@@ -410,6 +415,7 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
         break;
       case PageState::kQuarantined:
         ++found.quarantined;
+        if (p.awaits_fence()) ++found_awaiting_fence;
         sound = p.tag == 0 && p.leases == 0 && !p.held_by_cache && (p.check_failed || p.write_in_flight);
         break;
     }
@@ -417,7 +423,8 @@ base::Status PagePool::check_conservation(ops::Stream& stream) {
       return base::corruption("page " + std::to_string(page) + ": its leases, tag or list do not fit its state");
     }
   }
-  if (found != counts_ || found.free + found.leased + found.cached + found.quarantined != found.total) {
+  if (found != counts_ || found_awaiting_fence != awaiting_fence_ ||
+      found.free + found.leased + found.cached + found.quarantined != found.total) {
     return base::corruption("page counts do not add up: free " + std::to_string(found.free) + ", leased " +
                             std::to_string(found.leased) + ", cached " + std::to_string(found.cached) +
                             ", quarantined " + std::to_string(found.quarantined) + " of " +

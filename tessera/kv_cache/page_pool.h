@@ -123,6 +123,8 @@ class PagePool {
   // Whether the lease carries its page's current tag, so that share, release and set_cached may be called with it.
   bool is_current(const Lease& lease) const;
   PageCounts counts() const { return counts_; }
+  // Of the pages in quarantine those that are there only until fence() says that no write to them can come any more.
+  std::int64_t awaiting_fence() const { return awaiting_fence_; }
   std::int64_t double_frees() const { return double_frees_; }
   // free + leased + cached + quarantined == total, every page exactly once on its list, device records equal to the
   // host's for pages that are not quarantined. Reads device memory back; run it when idle and in tests. Corruption
@@ -159,6 +161,7 @@ class PagePool {
     // Of a page in quarantine: at least one.
     bool check_failed = false;
     bool write_in_flight = false;
+    bool awaits_fence() const { return write_in_flight && !check_failed; }
   };
   const Page& at(PageId page) const;  // 1 .. total, checked.
   // All five records: only where the page begins or ends a life. What changes in between is written alone, so that a
@@ -189,6 +192,7 @@ class PagePool {
   std::vector<Page> pages_;   // By page id; element 0, the null page, stays unused.
   std::vector<PageId> free_;  // The next page to hand out is the last.
   PageCounts counts_;
+  std::int64_t awaiting_fence_ = 0;
   // Leases (and the cache's hold) that a quarantine ended and that were not given back yet, by tag.
   std::unordered_map<PageTag, std::int32_t> ended_;
   PageTag next_tag_;

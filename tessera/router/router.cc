@@ -87,7 +87,9 @@ std::int64_t Router::pump(base::Nanoseconds timeout) {
   }
   std::int64_t handled = 0;
   std::vector<State::Delivery> deliveries;
-  std::optional<request::EngineEvent> event = state_->events.pop_for(timeout);
+  // Who must not wait does not give the processor away either.
+  std::optional<request::EngineEvent> event =
+      timeout > base::Nanoseconds(0) ? state_->events.pop_for(timeout) : state_->events.try_pop();
   {
     std::lock_guard lock(state_->mutex);
     while (event.has_value()) {

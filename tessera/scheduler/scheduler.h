@@ -44,7 +44,7 @@ struct SequenceView {
 
 struct PoolView {
   std::int64_t page_size = 0;
-  std::int64_t usable = 0;     // Pages of the pool without those in quarantine.
+  std::int64_t usable = 0;     // Pages of the pool without those that are in quarantine because a check failed.
   std::int64_t available = 0;  // Free, or cached and evictable.
 };
 

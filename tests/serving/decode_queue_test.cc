@@ -64,6 +64,40 @@ TEST(DecodeQueue, AnEngineThatFallsSilentWhileItQueuesEndsWhatWaits) {
   pool.harness.expect_pages_balance();
 }
 
+// Pages of a handoff that was given up are in quarantine until the other side has said that it writes no more. Who
+// needs them waits for that word, and is not told that the pool is too small.
+TEST(DecodeQueue, WhoNeedsPagesThatWaitForAFenceWaitsForThem) {
+  HarnessOptions options;
+  options.pages = 10;
+  ServingHarness harness(options);
+  std::vector<std::vector<std::byte>> held;
+  bool holding = true;
+  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+    // Everything that the first handoff sends once it was given pages.
+    if (holding && from == 1 && harness.decode().loop().stats().handing_over == 1) {
+      held.push_back(std::move(message));
+    } else if (holding && from == 1 && !held.empty() && message[16] == held.front()[16]) {
+      held.push_back(std::move(message));
+    } else {
+      harness.transport().deliver(from, to, std::move(message));
+    }
+  });
+  const auto gone = harness.submit(make_prompt(1, 30), 5);
+  ASSERT_TRUE(harness.run_until([&] { return !held.empty(); }));
+  harness.abort(gone);
+  ASSERT_TRUE(harness.run_until([&] { return harness.decode().loop().stats().pages_quarantined == 8; }));
+  const auto prompt = make_prompt(2, 30);
+  const auto waiting = harness.submit(prompt, 5);
+  ASSERT_TRUE(harness.run_until([&] { return harness.decode().loop().stats().waiting == 1; }));
+  for (int i = 0; i < 50; ++i) harness.turn();
+  ASSERT_FALSE(harness.heard(waiting).ended());
+  holding = false;
+  for (auto& message : held) harness.transport().deliver(1, 2, std::move(message));
+  harness.run_until_ended();
+  EXPECT_THAT(harness.heard(waiting).ids(), ElementsAreArray(harness.expected(prompt, 5)));
+  harness.expect_pages_balance();
+}
+
 // The decode pool holds two or three of these sequences, and the prefill pool all of them.
 class Overload : public testing::Test {
  protected:

@@ -14,10 +14,11 @@ enum class FaultKind : std::uint8_t {
   kSlots,        // Write slots, and the lease counts that say whether a page may be written.
   kTransport,    // Messages between engines are dropped, doubled, delayed, overtaken, cut or changed.
   kAllocations,  // The page pool has no page although it has.
+  kPayload,      // Bytes and scales of pages that a step reads. Engines then check every byte of every step.
   kRestarts,     // Engines end in the middle of everything, and come back empty.
 };
-inline constexpr std::array<std::string_view, 6> kFaultNames = {"mapping",   "records",     "slots",
-                                                                "transport", "allocations", "restarts"};
+inline constexpr std::array<std::string_view, 7> kFaultNames = {"mapping",     "records", "slots",   "transport",
+                                                                "allocations", "payload", "restarts"};
 
 class FaultSet {
  public:

@@ -183,8 +183,9 @@ void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& fail
       ++counts_.corrupted;
       explained |= sequence.may_be_corrupt || sequence.told_max.has_value() || damaged_prefix(sequence);
       // Only after it was computed again as often as is allowed. (A failure is told at once, also when another engine
-      // has yet to report its share.)
+      // has yet to report its share.) What a sweep finds ends its readers in any case.
       if (rules_.on_error == kv_cache::OnIntegrityError::kRecompute &&
+          rules_.level == kv_cache::IntegrityLevel::kTags &&
           failed.report.integrity_recomputes + sequence.checks_failed < rules_.recomputes_max) {
         explained = sequence.may_be_lost;
       }

@@ -39,6 +39,7 @@ class Judge {
     std::int64_t page_size = 0;
     kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
     std::int32_t recomputes_max = 0;
+    kv_cache::IntegrityLevel level = kv_cache::IntegrityLevel::kTags;
   };
   Judge(ops::Backend& backend, const Rules& rules, const base::Clock& clock, Trace& trace);
 

@@ -31,6 +31,11 @@ Scenario make_scenario(Dice& dice, FaultSet faults) {
   base.chunked_prefill_size = dice.one_of<int>(std::array{4, 8, 16, 5});
   base.sequences_max = 256;
   base.commands_max = dice.chance(0.2) ? 4 : 256;
+  // Nothing that a level checks may give a false alarm.
+  base.integrity.level = dice.one_of<kv_cache::IntegrityLevel>(std::array{
+      kv_cache::IntegrityLevel::kTags, kv_cache::IntegrityLevel::kDigest, kv_cache::IntegrityLevel::kDigestStep});
+  if (faults.has(FaultKind::kPayload)) base.integrity.level = kv_cache::IntegrityLevel::kDigestStep;
+  base.integrity.sweep_pages_per_second = dice.range(1, 2000);
   base.audit_interval = std::chrono::seconds(1);
   base.handoff.timeout = std::chrono::milliseconds(dice.range(100, 1000));
   base.handoff.prefill_ahead_max = dice.range(1, 8);
@@ -74,6 +79,7 @@ Scenario make_scenario(Dice& dice, FaultSet faults) {
   traffic.abort_share = dice.chance(0.3) ? 0.0 : 0.15;
   scenario.latency_turns_max = dice.chance(0.5) ? 0 : dice.range(1, 20);
   scenario.pause_turns_max = dice.chance(0.7) ? 0 : dice.range(1, 100);
+  scenario.rewrites_at_once = dice.chance(0.7);
   // Longer than any deadline that a disturbed handoff has.
   scenario.stall_after = std::chrono::seconds(faults.empty() ? 2 : 10);
   return scenario;

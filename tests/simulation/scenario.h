@@ -36,6 +36,9 @@ struct Scenario {
   std::int64_t pause_turns_max = 0;
   // The leases of a pool are compared with those that sequences hold every so many turns.
   std::int64_t audit_every_turns = 16;
+  // Whether an operator has what is in quarantine rewritten after every turn, or only when much is there: then what is
+  // left may be too little for a sequence that fitted before.
+  bool rewrites_at_once = false;
   // Simulated time in which anything must happen while a sequence lives.
   base::Nanoseconds stall_after = std::chrono::seconds(10);
 };

@@ -44,8 +44,8 @@ void print_counts(const SimulationCounts& counts, double seconds) {
              counts.prefix_hit_tokens, counts.audits);
   fmt::print("{} messages, {} disturbed; {} allocations failed; {} restarts\n", counts.messages,
              counts.messages_disturbed, counts.allocations_failed, counts.restarts);
-  fmt::print("{} mapping and slot faults reached and detected; {} sequences computed again\n", reached(counts),
-             counts.judged.recomputes);
+  fmt::print("{} faults in pages, page tables and slots reached and detected; {} sequences computed again\n",
+             reached(counts), counts.judged.recomputes);
   for (std::size_t i = 0; i < counts.reached.size(); ++i) {
     if (counts.reached[i] > 0) fmt::print("  {:>8} {}\n", counts.reached[i], kStepFaultNames[i]);
   }
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps-total", options.steps_total, "instead of --worlds: until so many steps were checked");
   app.add_option("--injections-total", options.injections_total,
                  "instead of --worlds: until so many faults were reached");
-  app.add_option("--faults", options.faults, "mapping, records, slots, transport, allocations, restarts")
+  app.add_option("--faults", options.faults, "mapping, records, slots, payload, transport, allocations, restarts")
       ->delimiter(',');
   app.add_flag("--recompute", options.recompute, "failed checks are answered by computing again");
   app.add_flag("--storm", options.storm, "an hour in which 30% of the requests are cancelled, and what follows");

@@ -62,7 +62,8 @@ Simulation::Simulation(const SimulationOptions& options, Scenario scenario)
   const Judge::Rules rules{.flavors = {.prompt = 1, .generated = split ? 2u : 1u},
                            .page_size = first.page_size,
                            .on_error = options.on_error,
-                           .recomputes_max = first.integrity.recomputes_max};
+                           .recomputes_max = first.integrity.recomputes_max,
+                           .level = first.integrity.level};
   judge_ = std::make_unique<Judge>(*backend_, rules, clock_, *trace_);
   for (auto& engine : engines) {
     step_faults_.push_back(
@@ -128,7 +129,8 @@ void Simulation::turn() {
   bool moved = turn_engines();
   // Before clients hear of what that led to.
   for (std::size_t i = 0; i < step_faults_.size(); ++i) {
-    if (!options_.faults.empty() && pool(i).counts().quarantined > 0) judge_->pools_shrank();
+    if (pool(i).counts().quarantined > pool(i).awaiting_fence()) judge_->pools_shrank();
+    if (!options_.faults.empty()) rewrite_quarantined(i);
     step_faults_[i]->between_turns(pool(i));
   }
   moved |= server_->router().pump(base::Nanoseconds(0)) > 0;
@@ -229,12 +231,16 @@ void Simulation::break_something() {
     }
   }
   if (options_.faults.has(FaultKind::kRestarts) && dice_.chance(0.0005)) restart(engine());
-  // An operator looks after what is in quarantine.
-  for (std::size_t i = 0; i < step_faults_.size(); ++i) {
-    if (8 * pool(i).counts().quarantined < pool(i).counts().total || !dice_.chance(0.2)) continue;
-    const kv_cache::QuarantineAudit audit = pool(i).audit_quarantined(*stream_);
-    trace_->add("quarantine", static_cast<std::uint64_t>(audit.freed), static_cast<std::uint64_t>(audit.kept));
-  }
+}
+
+// The operator's part.
+void Simulation::rewrite_quarantined(std::size_t i) {
+  const kv_cache::PageCounts counts = pool(i).counts();
+  const bool due = scenario_.rewrites_at_once ? counts.quarantined > pool(i).awaiting_fence()
+                                              : 8 * counts.quarantined >= counts.total && dice_.chance(0.2);
+  if (!due) return;
+  const kv_cache::QuarantineAudit audit = pool(i).audit_quarantined(*stream_);
+  trace_->add("quarantine", static_cast<std::uint64_t>(audit.freed), static_cast<std::uint64_t>(audit.kept));
 }
 
 void Simulation::restart(std::size_t i) {

@@ -78,6 +78,7 @@ class Simulation {
   void submit(ClientRequest request);
   void leave();
   void break_something();
+  void rewrite_quarantined(std::size_t i);
   void restart(std::size_t i);
   void check_pools();
   void audit(std::size_t i);

@@ -59,8 +59,15 @@ TEST_F(SimulationTest, NothingIsWrongWhereNothingIsBroken) {
 
 TEST_F(SimulationTest, EveryKindOfStepFaultIsReachedAndStopsExactlyWhoCouldReadIt) {
   for (std::uint64_t seed = 2000; seed < 2030; ++seed) run(seed, kStepFaults, 250);
-  for (std::size_t i = 0; i < kStepFaultNames.size(); ++i) EXPECT_GT(sum_.reached[i], 0) << kStepFaultNames[i];
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(StepFault::kSharedPageWritten); ++i)
+    EXPECT_GT(sum_.reached[i], 0) << kStepFaultNames[i];
   EXPECT_GT(sum_.judged.finished, 0);
+}
+
+TEST_F(SimulationTest, AFlippedBitIsFoundBeforeATokenIsEmitted) {
+  for (std::uint64_t seed = 4000; seed < 4015; ++seed) run(seed, faults({FaultKind::kPayload}), 250);
+  EXPECT_GT(sum_.reached[static_cast<std::size_t>(StepFault::kPayload)], 0);
+  EXPECT_GT(sum_.reached[static_cast<std::size_t>(StepFault::kScale)], 0);
 }
 
 TEST_F(SimulationTest, WhateverHappensBetweenAndAroundTheEnginesEndsCleanly) {

@@ -92,7 +92,7 @@ void StepFaults::count(StepFault fault, request::SequenceId id) {
 void StepFaults::inject(const StepView& step, Moment moment) {
   const auto row = static_cast<std::size_t>(dice_.range(0, std::ssize(step.rows) - 1));
   std::vector<FaultKind> kinds;
-  for (const FaultKind kind : {FaultKind::kMapping, FaultKind::kRecords, FaultKind::kSlots}) {
+  for (const FaultKind kind : {FaultKind::kMapping, FaultKind::kRecords, FaultKind::kSlots, FaultKind::kPayload}) {
     if (options_.faults.has(kind)) kinds.push_back(kind);
   }
   if (kinds.empty()) return;
@@ -103,6 +103,9 @@ void StepFaults::inject(const StepView& step, Moment moment) {
       break;
     case FaultKind::kRecords:
       injected = change_record(step, row);
+      break;
+    case FaultKind::kPayload:
+      injected = change_payload(step, row, moment);
       break;
     default:
       injected = change_slot(step, row, moment);
@@ -248,6 +251,31 @@ bool StepFaults::change_lease_count(const StepView& step, std::size_t row, Momen
       static_cast<std::int32_t>(dice_.one_of<int>(std::array{2, 3, 0, -1, 1 << 30}));
   count(StepFault::kSharedPageWritten, victim.id);
   if (moment == Moment::kFirst) watch(step, page, row);
+  return true;
+}
+
+// A bit of a slot that the row reads, and that it does not itself write after the change.
+bool StepFaults::change_payload(const StepView& step, std::size_t row, Moment moment) {
+  const StepRowView& victim = step.rows[row];
+  const std::int64_t slots = moment == Moment::kFirst ? victim.start : victim.start + victim.count;
+  if (slots == 0) return false;
+  const std::int64_t position = dice_.range(0, slots - 1);
+  const std::int64_t logical = position / page_size(step);
+  const Lease& lease = victim.leases[static_cast<std::size_t>(logical)];
+  if (damages_.contains(lease.page)) return false;
+  const ops::KvCacheView& cache = step.pool.cache();
+  const auto layer = static_cast<int>(dice_.range(0, cache.layout.num_layers - 1));
+  const auto part = static_cast<int>(dice_.range(0, cache.layout.layer_parts(layer) - 1));
+  const bool scale = cache.layout.part_has_scales(part) && dice_.chance(0.5);
+  const std::int64_t bytes = scale ? cache.layout.row_scale_bytes(part) : cache.layout.row_bytes(part);
+  std::byte* const at =
+      (scale ? cache.page_scales(layer, part, lease.page) : cache.page_data(layer, part, lease.page)) +
+      position % page_size(step) * bytes;
+  at[dice_.range(0, bytes - 1)] ^= static_cast<std::byte>(1 << dice_.range(0, 7));
+  const std::int64_t tokens = (logical + 1) * page_size(step);
+  damages_[lease.page] = {lease.tag, scale ? StepFault::kScale : StepFault::kPayload,
+                          judge_.readers_may_be_corrupt(victim.id, tokens), false};
+  look_at(step, FirstLook::kNo);  // Whoever else reads the page in this step fails, too.
   return true;
 }
 

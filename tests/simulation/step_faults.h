@@ -35,8 +35,10 @@ enum class StepFault : std::uint8_t {
   kSlotAnywhere,
   kSlotOutOfRange,
   kSharedPageWritten,
+  kPayload,
+  kScale,
 };
-inline constexpr std::array<std::string_view, 17> kStepFaultNames = {"swapped entries",
+inline constexpr std::array<std::string_view, 19> kStepFaultNames = {"swapped entries",
                                                                      "another's page",
                                                                      "own other page",
                                                                      "any page",
@@ -52,7 +54,9 @@ inline constexpr std::array<std::string_view, 17> kStepFaultNames = {"swapped en
                                                                      "slot nearby",
                                                                      "slot anywhere",
                                                                      "slot out of range",
-                                                                     "shared page written"};
+                                                                     "shared page written",
+                                                                     "payload",
+                                                                     "scale"};
 using StepFaultCounts = std::array<std::int64_t, kStepFaultNames.size()>;
 
 class StepFaults final : public engine::StepObserver {
@@ -103,6 +107,7 @@ class StepFaults final : public engine::StepObserver {
   bool change_record(const engine::StepView& step, std::size_t row);
   bool change_slot(const engine::StepView& step, std::size_t row, Moment moment);
   bool change_lease_count(const engine::StepView& step, std::size_t row, Moment moment);
+  bool change_payload(const engine::StepView& step, std::size_t row, Moment moment);
   bool damage_record(kv_cache::PagePool& pool, kv_cache::PageId page, const Seen& seen);
   void fails(const engine::StepRowView& row);
   void count(StepFault fault, request::SequenceId id);
