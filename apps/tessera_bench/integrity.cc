@@ -86,7 +86,9 @@ class Measurement {
                                progress.update(done.bytes_done, done.bytes_total);
                              }));
     progress.finish();
-    TESSERA_ASSIGN_OR_RETURN(model_, DrawnPromptModel::create(*loaded_, *backend_, options_.batch + options_.context));
+    std::int64_t longest_prompt = 0;
+    for (std::size_t e = 0; e < engine_count(); ++e) longest_prompt = std::max(longest_prompt, first_context(e));
+    TESSERA_ASSIGN_OR_RETURN(model_, DrawnPromptModel::create(*loaded_, *backend_, options_.batch + longest_prompt));
     return base::ok_status();
   }
 

@@ -18,9 +18,14 @@ void add_integrity(CLI::App& app, IntegrityOptions& options) {
       "What the checks of KV pages cost a decode step: their share of it, and the time from token to token with and "
       "without them.");
   command.add_option("--model-path,--model", options.model, "Folder of a Hugging Face checkpoint.")->required();
-  command.add_option("--level", options.levels, "Levels to measure, with commas: tags.")
+  command.add_option("--level", options.levels, "Levels to measure, with commas: tags, digest, digest-step.")
       ->delimiter(',')
-      ->check(CLI::IsMember({"tags"}))
+      ->check(CLI::IsMember({"tags", "digest", "digest-step"}))
+      ->capture_default_str();
+  command
+      .add_option("--kv-sweep-pages-per-second", options.kv_sweep_pages_per_second,
+                  "Levels with digests: pages whose bytes are checked in the background, a second.")
+      ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command.add_option("--json", options.json, "Write the result with every sample to this file.");
   command.add_option("--log-level", options.log_level, "debug, info, warning, error, off.")

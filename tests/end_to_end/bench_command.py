@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-LEVELS = ["tags"]
+LEVELS = ["tags", "digest", "digest-step"]
 BATCH, CONTEXT, DECODE, BLOCK, REPEATS = 5, 40, 6, 2, 2
 
 
@@ -37,7 +37,7 @@ def check_report(report, text):
     assert [level["level"] for level in levels] == ["none", *LEVELS]
     assert [level["checked"] for level in levels] == [False] + [True] * len(LEVELS)
     engines = {level["engine"] for level in levels}
-    assert len(report["first_contexts"]) == len(engines)
+    assert len(report["first_contexts"]) == len(engines) == 3
     for first in report["first_contexts"]:
         # Filled one sequence a step: all are at the same length when the last one is.
         assert first["most"] == first["least"] >= CONTEXT, report["first_contexts"]
