@@ -55,6 +55,10 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(network);
   serve
+      .add_option("--admin-api-key", options.admin_api_key,
+                  "Who shows this key flushes the prefix caches and audits pages, and nobody else does; no tenant.")
+      ->group(network);
+  serve
       .add_option("--request-body-mib", options.request_body_mib,
                   "MiB of request bodies in memory at once, over all connections; more are refused with 503.")
       ->check(CLI::Range(base::limits::kBodyBytesMax >> 20, std::int64_t{1} << 20))

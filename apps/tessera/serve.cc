@@ -256,6 +256,7 @@ class Serving {
     http_options.host = options.host;
     http_options.port = static_cast<std::uint16_t>(options.port);
     http_options.api_keys = options.api_keys;
+    http_options.admin_api_key = options.admin_api_key;
     http_options.body_bytes_max = options.request_body_mib << 20;
     TESSERA_ASSIGN_OR_RETURN(http_, server::HttpServer::start(http_options, *service_));
     return base::ok_status();

@@ -20,6 +20,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 30000;
   std::vector<std::string> api_keys;
+  std::string admin_api_key;
   std::int64_t request_body_mib = 256;  // Of all bodies in memory at once.
 
   BackendOptions backend;

@@ -156,6 +156,34 @@ TEST_F(HttpErrors, NoTenantOfSeveralAuditsForTheOthers) {
   EXPECT_EQ(engine_->audits(), 0);
 }
 
+TEST_F(HttpErrors, TheAdminKeyAuditsAndFlushesAndIsNoTenant) {
+  for (const std::vector<std::string>& keys : std::vector<std::vector<std::string>>{{}, {"alpha"}, {"alpha", "beta"}}) {
+    SCOPED_TRACE(keys.size());
+    HttpServerOptions options;
+    options.api_keys = keys;
+    options.admin_api_key = "root";
+    serve([](const auto&) { return say("ok"); }, options);
+    const std::string admin = "Authorization: Bearer root\r\n";
+    const std::string tenant = keys.empty() ? "" : "Authorization: Bearer alpha\r\n";
+    EXPECT_EQ(http_post(port_, "/audit_quarantined_pages", "", tenant).status, 403);
+    EXPECT_EQ(http_post(port_, "/flush_cache", "", tenant).status, 403);
+    EXPECT_EQ(engine_->audits(), 0);
+    EXPECT_EQ(http_post(port_, "/audit_quarantined_pages", "", admin).status, 200);
+    EXPECT_EQ(http_post(port_, "/flush_cache", "", admin).status, 200);
+    EXPECT_EQ(engine_->audits(), 1);
+    const HttpAnswer refused = http_post(port_, "/v1/completions", R"({"prompt":"hi"})", admin);
+    EXPECT_EQ(refused.status, 403);
+    EXPECT_THAT(refused.body, HasSubstr("not_permitted"));
+    EXPECT_EQ(http_post(port_, "/v1/completions", R"({"prompt":"hi"})", tenant).status, 200);
+    EXPECT_EQ(http_get(port_, "/metrics", admin).status, 200);
+    for (const std::string wrong : {"roo", "root2", "Root"}) {
+      EXPECT_EQ(http_post(port_, "/audit_quarantined_pages", "", "Authorization: Bearer " + wrong + "\r\n").status,
+                keys.empty() ? 403 : 401);
+    }
+    TearDown();
+  }
+}
+
 // A shared prefix cache is one scope for all keys; what a key may abort stays its own.
 TEST_F(HttpErrors, KeysShareAPrefixCacheOnlyWhereConfigured) {
   service_options_.prefix_sharing = PrefixSharing::kEverybody;

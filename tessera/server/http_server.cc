@@ -73,6 +73,9 @@ base::Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerOpti
   }
   for (const std::string& key : options.api_keys) {
     if (key.empty()) return base::failure(base::invalid_argument("an API key must not be empty"));
+    if (key == options.admin_api_key) {
+      return base::failure(base::invalid_argument("the admin key must not be one of the API keys"));
+    }
   }
   const tcp::endpoint endpoint(address, options.port);
   state->acceptor.open(endpoint.protocol(), error);

@@ -17,6 +17,8 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 30000;         // 0: any free one, see port().
   std::vector<std::string> api_keys;  // None: no authentication. Each key is a tenant of its own.
+  // Empty: none. Its holder, who is no tenant, flushes the prefix caches and audits pages, and then nobody else does.
+  std::string admin_api_key;
   std::int64_t connections_max = 4096;
   // Of all request bodies that are in memory at once; a request whose body goes beyond it is refused with 503. A body
   // counts from its announcement, or as its chunks come, until its prompt is encoded.

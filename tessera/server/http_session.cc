@@ -39,7 +39,16 @@ constexpr std::chrono::seconds kLingerTime{2};
 // A shorter body is dealt with at once: going to another thread and back would take longer.
 constexpr std::size_t kShortBodyBytes = 4 << 10;
 
-enum class Tenant : std::uint8_t { kKnown, kUnknown };
+// Who asks.
+struct Caller {
+  enum class Kind : std::uint8_t {
+    kUnknown,  // Shows no key that is known, where one is needed.
+    kTenant,
+    kOperator,  // Shows the admin key: no tenant, and nothing is generated for it.
+  };
+  Kind kind = Kind::kUnknown;
+  std::string tenant;
+};
 
 std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -48,18 +57,20 @@ bool equal_keys(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// The tenant of a request: which key it shows. Nothing when it shows none that is known.
-std::optional<std::string> tenant_of(const HttpServerOptions& options, const Request& request) {
-  if (options.api_keys.empty()) return "default";
+// By the key that a request shows.
+Caller caller_of(const HttpServerOptions& options, const Request& request) {
+  Caller caller;
+  if (options.api_keys.empty()) caller = {Caller::Kind::kTenant, "default"};
   std::string_view shown = view(request[http::field::authorization]);
   constexpr std::string_view kBearer = "Bearer ";
-  if (!shown.starts_with(kBearer)) return std::nullopt;
+  if (!shown.starts_with(kBearer)) return caller;
   shown.remove_prefix(kBearer.size());
-  std::optional<std::string> tenant;
   for (std::size_t i = 0; i < options.api_keys.size(); ++i) {
-    if (equal_keys(options.api_keys[i], shown)) tenant = "key-" + std::to_string(i);
+    if (equal_keys(options.api_keys[i], shown)) caller = {Caller::Kind::kTenant, "key-" + std::to_string(i)};
   }
-  return tenant;
+  const bool has_operator = !options.admin_api_key.empty();
+  if (has_operator && equal_keys(options.admin_api_key, shown)) caller = {Caller::Kind::kOperator, {}};
+  return caller;
 }
 
 // Paths that load balancers and scrapers ask without a key.
@@ -93,14 +104,23 @@ std::optional<Response> handle_get(Service& service, std::string_view path) {
   return std::nullopt;
 }
 
-// What all tenants share is not one tenant's to change for the others.
-std::optional<Response> refuse_one_of_several(const HttpServerOptions& options) {
+bool is_operator_path(std::string_view path) { return path == "/flush_cache" || path == "/audit_quarantined_pages"; }
+
+// What all tenants share is not one tenant's to change for the others: where there is an operator, it is the operator's
+// alone, and else that of the only tenant. All the rest is tenants'.
+std::optional<Response> refuse_post(const HttpServerOptions& options, const Caller& caller, std::string_view path) {
+  const auto refusal = [](const char* message) {
+    return error_response({403, "permission_error", "not_permitted", {}, message});
+  };
+  const bool is_operator = caller.kind == Caller::Kind::kOperator;
+  if (!is_operator_path(path)) {
+    if (!is_operator) return std::nullopt;
+    return refusal("the admin key is no tenant's: use an API key");
+  }
+  if (is_operator) return std::nullopt;
+  if (!options.admin_api_key.empty()) return refusal("this needs the admin key of this server");
   if (options.api_keys.size() <= 1) return std::nullopt;
-  return error_response({403,
-                         "permission_error",
-                         "not_permitted",
-                         {},
-                         "this server has several tenants, and its pages are not one tenant's to empty or audit"});
+  return refusal("this server has several tenants, and its pages are not one tenant's to empty or audit");
 }
 
 // POST requests other than generations, for which it has no answer.
@@ -123,12 +143,10 @@ std::optional<Response> handle_post(SessionContext& context, std::string_view pa
     return Response{200, "application/json", json.take()};
   }
   if (path == "/flush_cache") {
-    if (auto refusal = refuse_one_of_several(context.options)) return refusal;
     service.flush_cache();
     return Response{200, "application/json", "{\"flushed\":true}"};
   }
   if (path == "/audit_quarantined_pages") {
-    if (auto refusal = refuse_one_of_several(context.options)) return refusal;
     service.audit_quarantined_pages();
     return Response{200, "application/json", "{\"auditing\":true}"};
   }
@@ -193,21 +211,21 @@ Outcome process(SessionContext& context, std::string_view path, std::string_view
 }
 
 // The answer to a request whose body is not wanted, its extra headers among `headers`. Nothing: the body is wanted.
-std::optional<Response> answer_without_body(Service& service, const Request& request, Tenant tenant_known,
+std::optional<Response> answer_without_body(SessionContext& context, const Request& request, const Caller& caller,
                                             Headers& headers) {
   const std::string_view path = path_of(request);
-  if (tenant_known == Tenant::kUnknown && !is_open_path(path)) {
+  if (caller.kind == Caller::Kind::kUnknown && !is_open_path(path)) {
     headers.emplace_back("WWW-Authenticate", "Bearer");
     return error_response(
         {401, "authentication_error", "invalid_api_key", {}, "a valid key is needed: Authorization: Bearer KEY"});
   }
   if (request.method() == http::verb::get || request.method() == http::verb::head) {
-    if (std::optional<Response> response = handle_get(service, path)) {
+    if (std::optional<Response> response = handle_get(context.service, path)) {
       if (request.method() == http::verb::head) response->body.clear();
       return response;
     }
   }
-  if (request.method() == http::verb::post && is_post_path(path)) return std::nullopt;
+  if (request.method() == http::verb::post && is_post_path(path)) return refuse_post(context.options, caller, path);
   if (is_post_path(path) || is_get_path(path)) {
     headers.emplace_back("Allow", is_post_path(path) ? "POST" : "GET, HEAD");
     return error_response({405, "invalid_request_error", "method_not_allowed", {}, "this path has another method"});
@@ -327,11 +345,9 @@ net::awaitable<bool> serve_request(Connection& connection) {
     co_await refuse_unread(connection, failure);
     co_return false;
   }
-  const std::optional<std::string> tenant = tenant_of(context.options, parser.get());
+  const Caller caller = caller_of(context.options, parser.get());
   Headers headers = {{"x-tessera-precision", context.service.precision_header()}};
-  const Tenant tenant_known = tenant.has_value() ? Tenant::kKnown : Tenant::kUnknown;
-  if (const std::optional<Response> response =
-          answer_without_body(context.service, parser.get(), tenant_known, headers)) {
+  if (const std::optional<Response> response = answer_without_body(context, parser.get(), caller, headers)) {
     const Answering answering(context);
     const bool whole = parser.is_done();
     const bool keep_alive = whole && parser.get().keep_alive() && !context.draining;
@@ -344,7 +360,7 @@ net::awaitable<bool> serve_request(Connection& connection) {
   if (!read) co_return false;
   const Answering answering(context);
   Request request = parser.release();
-  co_return co_await handle(connection, request, share, *tenant, headers);
+  co_return co_await handle(connection, request, share, caller.tenant, headers);
 }
 
 }  // namespace
