@@ -39,6 +39,8 @@ struct IntegrityConfig {
   kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
   // Of one sequence; after so many it ends with the error.
   std::int32_t recomputes_max = 3;
+  // Of pages in quarantine that an audit rewrites between two steps, about; at least a page.
+  std::int64_t audit_bytes_per_turn = 16 << 20;
 };
 
 struct EngineConfig {

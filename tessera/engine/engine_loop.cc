@@ -24,6 +24,7 @@ Turn EngineLoop::turn() {
     moved |= run_step();
   }
   sweep();
+  moved |= audit_quarantined();
   const Turn turn = moved ? Turn::kMoved : Turn::kIdle;
   stats_changed_ |= moved;
   outbox_.flush();
@@ -58,7 +59,7 @@ bool EngineLoop::receive_commands() {
     } else if (std::holds_alternative<request::FlushPrefixCache>(command)) {
       cache_->clear();
     } else {
-      audit_quarantined();
+      quarantine_audit_.emplace();  // One that is under way begins again.
     }
   }
   return !commands.empty();
@@ -93,7 +94,7 @@ void EngineLoop::start(request::StartSequence command) {
                             ? base::invalid_argument("a decode engine takes sequences by handoff only")
                             : check_start(command.spec, command.generated);
   if (!status.ok()) {
-    outbox_.add(request::SequenceFailed{id, std::move(status), {}});
+    outbox_.add(request::SequenceFailed{id, no_room(command.integrity_recomputes, std::move(status)), {}});
     return;
   }
   Sequence sequence;
@@ -196,13 +197,13 @@ bool EngineLoop::admit() {
   };
   const scheduler::AdmissionPlan plan = scheduler::plan_admission(views(), pool, limits, prefix_hit);
   bool moved = false;
-  if (pages_lost && !plan.refused.empty()) report_audit();
   for (const SequenceId id : plan.refused) {
     Sequence& sequence = *table_.find(id);
     if (sequence.receive_key.has_value()) {
       receiver_->reject(*sequence.receive_key, base::resource_exhausted("the sequence does not fit the pool"));
     }
-    fail(sequence, base::resource_exhausted("the sequence needs more KV pages than the pool has"));
+    fail(sequence, no_room(sequence.integrity_recomputes,
+                           base::resource_exhausted("the sequence needs more KV pages than the pool has")));
     moved = true;
   }
   std::vector<std::vector<kv_cache::Lease>> admitted_prefixes;
@@ -217,6 +218,8 @@ bool EngineLoop::admit() {
       retry_soon_ = true;
     }
   }
+  // Now every lease is a sequence's again.
+  if (pages_lost && !plan.refused.empty()) report_audit();
   blocked_ = moved || retry_soon_ ? std::nullopt : std::optional(now);
   return moved;
 }

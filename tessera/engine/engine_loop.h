@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "tessera/base/clock.h"
@@ -95,6 +96,7 @@ class EngineLoop {
   void fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where);
   void recompute_or_fail(Sequence& sequence, base::Status status);
   void condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where);
+  base::Status no_room(std::int32_t integrity_recomputes, base::Status status) const;
   void preempt(Sequence& sequence);
   void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);
@@ -102,10 +104,11 @@ class EngineLoop {
   void publish_stats(Turn turn);
   void audit_when_idle();
   void report_audit();
-  void audit_quarantined();
+  bool audit_quarantined();
 
   // engine_loop_integrity.cc: bytes of pages, outside of steps.
   void check_prefix(std::vector<kv_cache::Lease>& prefix);
+  void check_what_was_read(const Sequence& sequence);
   void sweep();
 
   // engine_loop_handoff.cc.
@@ -116,8 +119,9 @@ class EngineLoop {
   void take_offer(kv_transfer::OfferReceived offer);
   void take_committed(const kv_transfer::HandoffCommitted& event);
   void take_aborted(const kv_transfer::HandoffAborted& event);
-  void end_failed_handoff(Sequence& sequence, const base::Status& status,
-                          const std::optional<ops::RowVerdict>& verdict);
+  // Of a SendEvent or a HandoffAborted.
+  template <typename Event>
+  void end_failed_handoff(Sequence& sequence, const Event& event, const std::string& with);
   base::Status accept(Sequence& sequence, std::int64_t cached_pages);
 
   const EngineConfig config_;
@@ -151,7 +155,8 @@ class EngineLoop {
     friend bool operator==(const Blocked&, const Blocked&) = default;
   };
   std::optional<Blocked> blocked_;
-  bool retry_soon_ = false;  // An allocation failed although the plan had room.
+  std::optional<kv_cache::QuarantineAudit> quarantine_audit_;  // Under way.
+  bool retry_soon_ = false;                                    // An allocation failed although the plan had room.
 
   request::EngineStats counters_;  // Only what counts up; stats() adds the rest.
   bool stats_changed_ = true;

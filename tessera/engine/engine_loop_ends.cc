@@ -68,6 +68,7 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
       info_.id, failed_check_names(verdict.failed_checks), where, sequence.spec.request_id, sequence.spec.id,
       verdict.logical_page, verdict.page_id, verdict.expected, verdict.found, sequence.leases.size());
   count_time(sequence);
+  if (config_.integrity.on_error == kv_cache::OnIntegrityError::kRecompute) check_what_was_read(sequence);
   pages_->quarantine(sequence, verdict);
   recompute_or_fail(sequence, failed_check());
 }
@@ -77,6 +78,7 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
 void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
   const SequenceId id = sequence.spec.id;
   const IntegrityConfig& integrity = config_.integrity;
+  if (integrity.on_error == kv_cache::OnIntegrityError::kRecompute) check_what_was_read(sequence);
   const bool may_recompute =
       integrity.on_error == kv_cache::OnIntegrityError::kRecompute && !sequence.aborted && !sequence.read_damage;
   if (may_recompute && config_.role == request::EngineRole::kDecode && sequence.state != SequenceState::kComputing) {
@@ -102,7 +104,8 @@ void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
 }
 
 // Nobody uses the page any more: every holder's next check fails, by its tag. Who may have read wrong bytes and emitted
-// what came of them is marked. At digest-step nobody has: the bytes were sound after the last step that read them.
+// what came of them is marked; who waits for the rest of its pages has read none. At digest-step nobody has: the bytes
+// were sound after the last step that read them.
 void EngineLoop::condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where) {
   const bool bytes = (verdict.failed_checks & ops::kCheckDigest) != 0;
   const kv_cache::Lease current = pool_->current_lease(page);
@@ -112,6 +115,7 @@ void EngineLoop::condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, 
         sequence.leases, [&](const kv_cache::Lease& lease) { return lease.page == page && lease.tag == current.tag; });
     if (!holds) continue;
     ++holders;
+    if (sequence.state == SequenceState::kReceiving) continue;
     if (bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest) sequence.read_damage = true;
   }
   ++(bytes ? counters_.digest_failures : counters_.check_failures);
@@ -120,10 +124,21 @@ void EngineLoop::condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, 
       "engine {}: page check failed ({}) in a {}: logical page {}, page {}, expected {:#x}, found {:#x}; {} holders",
       info_.id, failed_check_names(verdict.failed_checks), where, verdict.logical_page, page, verdict.expected,
       verdict.found, holders);
-  pages_->quarantine_page(page, kv_cache::QuarantineCause::kFailedCheck);
+  pages_->quarantine_page(current, kv_cache::QuarantineCause::kFailedCheck);
+}
+
+// What a sequence hears that finds no room. One that was computed already, and lost that by a failed check, is ended by
+// the check: pages in quarantine may be what it lacks.
+base::Status EngineLoop::no_room(std::int32_t integrity_recomputes, base::Status status) const {
+  const bool interrupted = integrity_recomputes > 0 && status.code() == base::StatusCode::kResourceExhausted;
+  if (!interrupted) return status;
+  base::log().error("engine {}: a sequence that a failed check interrupted cannot be computed again: {}", info_.id,
+                    status.message());
+  return failed_check();
 }
 
 void EngineLoop::preempt(Sequence& sequence) {
+  check_what_was_read(sequence);
   if (sequence.read_damage) {
     // Its pages go before the check that would have failed on them.
     fail(sequence, failed_check());
@@ -218,12 +233,20 @@ void EngineLoop::report_audit() {
   }
 }
 
-void EngineLoop::audit_quarantined() {
-  const kv_cache::QuarantineAudit audited = pool_->audit_quarantined(*stream_);
-  counters_.audited_pages_freed += audited.freed;
-  counters_.audited_pages_kept += audited.kept;
+// A portion in each turn, so that steps go on in between.
+bool EngineLoop::audit_quarantined() {
+  if (!quarantine_audit_.has_value()) return false;
+  const kv_cache::QuarantineAudit before = *quarantine_audit_;
+  kv_cache::QuarantineAudit& audit = *quarantine_audit_;
+  const kv_cache::AuditProgress progress =
+      pool_->audit_quarantined(*stream_, audit, config_.integrity.audit_bytes_per_turn);
+  counters_.audited_pages_freed += audit.freed - before.freed;
+  counters_.audited_pages_kept += audit.kept - before.kept;
+  if (progress == kv_cache::AuditProgress::kGoesOn) return true;
   base::log().info("engine {}: audit of quarantined pages: {} read back right and are in service again, {} are kept",
-                   info_.id, audited.freed, audited.kept);
+                   info_.id, audit.freed, audit.kept);
+  quarantine_audit_.reset();
+  return true;
 }
 
 }  // namespace tessera::engine

@@ -1,5 +1,8 @@
 // The engine's part in handoffs: which sequence is offered when, which offer is taken, and what their ends mean. The
 // protocol itself is kv_transfer's.
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
@@ -38,6 +41,27 @@ base::Status public_status(const base::Status& status) {
 
 }  // namespace
 
+// ---- Either side ----
+
+template <typename Event>
+void EngineLoop::end_failed_handoff(Sequence& sequence, const Event& event, const std::string& with) {
+  const base::Status& status = event.status;
+  // Damage is told even when nobody waits for the sequence any more.
+  if (!sequence.aborted || is_damage(status)) {
+    base::log().error("engine {}: handoff of request {} sequence {} {} failed: {}", info_.id, sequence.spec.request_id,
+                      sequence.spec.id, with, status.to_string());
+  }
+  if (!sequence.aborted) ++counters_.handoffs_failed;
+  if (event.verdict.has_value()) {
+    fail_corrupt(sequence, *event.verdict, "handoff");
+  } else if (is_damage(status)) {
+    if (event.found_by == kv_transfer::FoundBy::kHere) ++counters_.check_failures;
+    recompute_or_fail(sequence, public_status(status));
+  } else {
+    fail(sequence, no_room(sequence.integrity_recomputes, public_status(status)));
+  }
+}
+
 bool EngineLoop::move_handoffs() {
   bool moved = false;
   if (sender_ != nullptr) {
@@ -63,8 +87,13 @@ bool EngineLoop::move_handoffs() {
 
 bool EngineLoop::offer_pending() {
   bool moved = false;
-  while (!pending_handoffs_.empty()) {
-    Sequence& sequence = *table_.find(*pending_handoffs_.begin());
+  for (auto pending = pending_handoffs_.begin(); pending != pending_handoffs_.end();) {
+    Sequence& sequence = *table_.find(*pending);
+    if (sender_->is_ending(sequence.send_id)) {
+      // It was computed again faster than the decode engine heard that it has to let go of it.
+      ++pending;
+      continue;
+    }
     kv_transfer::HandoffRequest request;
     request.id = last_handoff_ + 1;
     request.peer = static_cast<kv_transfer::PeerId>(sequence.decode_engine);
@@ -76,7 +105,7 @@ bool EngineLoop::offer_pending() {
     if (status.code() == base::StatusCode::kResourceExhausted) break;  // Until one of those under way is over.
     ++last_handoff_;
     moved = true;
-    pending_handoffs_.erase(sequence.spec.id);
+    pending = pending_handoffs_.erase(pending);
     if (!status.ok()) {
       ++counters_.handoffs_failed;
       base::log().error("engine {}: handoff of request {} sequence {} to engine {}: {}", info_.id,
@@ -110,25 +139,7 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
     // Its steps did not look at bytes: what they emitted may be wrong already, and so may what other readers did.
     condemn(static_cast<kv_cache::PageId>(event.verdict->page_id), *event.verdict, "handoff");
   }
-  if (!sequence.aborted) {
-    ++counters_.handoffs_failed;
-    base::log().error("engine {}: handoff of request {} sequence {} to engine {} failed: {}", info_.id,
-                      sequence.spec.request_id, sequence.spec.id, sequence.decode_engine, event.status.to_string());
-  }
-  end_failed_handoff(sequence, event.status, event.verdict);
-}
-
-// ---- Either side ----
-
-void EngineLoop::end_failed_handoff(Sequence& sequence, const base::Status& status,
-                                    const std::optional<ops::RowVerdict>& verdict) {
-  if (verdict.has_value()) {
-    fail_corrupt(sequence, *verdict, "handoff");
-  } else if (is_damage(status)) {
-    recompute_or_fail(sequence, public_status(status));
-  } else {
-    fail(sequence, public_status(status));
-  }
+  end_failed_handoff(sequence, event, fmt::format("to engine {}", sequence.decode_engine));
 }
 
 // ---- Receiving ----
@@ -151,7 +162,7 @@ void EngineLoop::take_offer(kv_transfer::OfferReceived offer) {
   if (!ticket.has_value()) {
     status = ticket.error();
   } else if (std::ssize(ticket->spec.prompt) != offer.kv_len) {
-    status = base::data_loss("the ticket's prompt is not as long as the KV that is offered");
+    status = base::invalid_argument("the ticket's prompt is not as long as the KV that is offered");
   } else if (table_.is_buried(ticket->spec.id)) {
     status = {base::StatusCode::kCancelled, "the sequence was aborted"};
   } else if (table_.find(ticket->spec.id) != nullptr) {
@@ -206,19 +217,10 @@ void EngineLoop::take_aborted(const kv_transfer::HandoffAborted& event) {
   if (entry.empty()) return;  // The sequence was dropped while it waited: no page was given to it.
   Sequence& sequence = *table_.find(entry.mapped());
   // Before the leases end: the writes that may still come must find nobody else's page.
-  for (const kv_transfer::PageToQuarantine& page : event.quarantine) {
-    // Where the check failed because the lease had ended, the page may be somebody else's by now, and sound.
-    const bool check_failed = page.cause == kv_cache::QuarantineCause::kFailedCheck;
-    if (!check_failed || pages_->holds(sequence, page.page)) pages_->quarantine_page(page.page, page.cause);
-  }
+  for (const kv_transfer::PageToQuarantine& page : event.quarantine) pages_->quarantine_page(page.lease, page.cause);
   sequence.receive_key.reset();
   pages_->fence_received(sequence);
-  if (!sequence.aborted) {
-    ++counters_.handoffs_failed;
-    base::log().error("engine {}: handoff of request {} sequence {} from engine {} failed: {}", info_.id,
-                      sequence.spec.request_id, sequence.spec.id, event.key.peer, event.status.to_string());
-  }
-  end_failed_handoff(sequence, event.status, event.verdict);
+  end_failed_handoff(sequence, event, fmt::format("from engine {}", event.key.peer));
 }
 
 }  // namespace tessera::engine

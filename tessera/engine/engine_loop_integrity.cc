@@ -1,6 +1,8 @@
 // Where an engine looks at the bytes of pages outside of steps: at a prefix hit, and in the background.
 #include <algorithm>
+#include <vector>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/engine/engine_loop.h"
 
 namespace tessera::engine {
@@ -24,6 +26,29 @@ void EngineLoop::check_prefix(std::vector<kv_cache::Lease>& prefix) {
   if (pool_->is_current(prefix[first_bad])) condemn(prefix[first_bad].page, *bad, "prefix hit");
   pages_->give_back(std::span(prefix).subspan(first_bad));
   prefix.resize(first_bad);
+}
+
+// Of a sequence that is to be computed again from what it has emitted: the bytes that gave its tokens, which nobody can
+// look at any more once its pages are given back. At digest-step that was done before each token. A page whose lease
+// has ended, or that fails by its tag, says nothing of the bytes that it had; nor does one that a step which failed was
+// to write to.
+void EngineLoop::check_what_was_read(const Sequence& sequence) {
+  if (config_.integrity.level != kv_cache::IntegrityLevel::kDigest || sequence.generated.empty()) return;
+  std::vector<kv_cache::Lease> pages;
+  const std::int64_t page_size = config_.page_size;
+  for (std::int64_t j = 0; j < base::ceil_div(sequence.computed, page_size); ++j) {
+    const kv_cache::Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
+    const std::int64_t computed = std::min(sequence.computed - j * page_size, page_size);
+    if (pool_->is_current(lease) && pool_->filled(lease.page) == computed) pages.push_back(lease);
+  }
+  if (pages.empty()) return;
+  const base::Nanoseconds begin = parts_.clock.now();
+  const std::span<const ops::RowVerdict> verdicts = digests_->check_pages(*stream_, *pool_, pages);
+  counters_.sweep_ns += (parts_.clock.now() - begin).count();
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const bool bytes = (verdicts[i].failed_checks & ops::kCheckDigest) != 0;
+    if (bytes && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], "sequence to be computed again");
+  }
 }
 
 // Between steps, so that no page is being written.

@@ -35,6 +35,8 @@ base::Status check_config(const EngineConfig& config, const EngineParts& parts) 
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.chunks_per_tick, 1, 1 << 20, "handoff chunks between steps"));
   TESSERA_RETURN_IF_ERROR(in_range(config.handoff.prefill_ahead_max, 1, 1 << 16, "prompts prefilled ahead"));
   TESSERA_RETURN_IF_ERROR(in_range(config.integrity.recomputes_max, 0, 1 << 20, "recomputes of a sequence"));
+  TESSERA_RETURN_IF_ERROR(
+      in_range(config.integrity.audit_bytes_per_turn, 1, 1ll << 40, "bytes of pages that an audit rewrites in a turn"));
   if (config.pages == 0 && config.memory_budget_bytes == 0) {
     return base::invalid_argument("an engine needs a number of KV pages or a memory budget");
   }

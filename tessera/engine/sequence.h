@@ -50,7 +50,7 @@ struct Sequence {
   std::uint64_t leases_epoch = 0;                      // Changes, to a number never used before, whenever leases does.
   std::int64_t computed = 0;                           // Tokens whose KV exists in the pages.
   bool prompt_cached = false;                          // Its prompt pages were offered to the prefix cache.
-  std::uint64_t send_id = 0;                           // In kSending.
+  std::uint64_t send_id = 0;                           // Of its last handoff from here; 0: there was none.
   std::optional<kv_transfer::HandoffKey> receive_key;  // On a decode engine, until the commit.
   request::SequenceReport report;
   base::Nanoseconds started{0};  // Of the current phase of work, for the report.

@@ -163,24 +163,23 @@ void SequencePages::cache_prompt(Sequence& sequence) {
   changed(sequence);
 }
 
-void SequencePages::quarantine_page(kv_cache::PageId page, kv_cache::QuarantineCause cause) {
-  cache_.drop(page);
-  pool_.quarantine(stream_, page, cause == kv_cache::QuarantineCause::kFailedCheck ? "failed check" : "write in flight",
-                   cause);
-}
-
-bool SequencePages::holds(const Sequence& sequence, kv_cache::PageId page) const {
-  return std::ranges::any_of(sequence.leases,
-                             [&](const Lease& lease) { return lease.page == page && pool_.is_current(lease); });
+void SequencePages::quarantine_page(const Lease& lease, kv_cache::QuarantineCause cause) {
+  if (!pool_.is_current(lease)) return;
+  cache_.drop(lease.page);
+  pool_.quarantine(stream_, lease.page,
+                   cause == kv_cache::QuarantineCause::kFailedCheck ? "failed check" : "write in flight", cause);
 }
 
 void SequencePages::quarantine(Sequence& sequence, const ops::RowVerdict& verdict) {
+  // The verdict is of the first page that failed. The others are looked at as well, so that no holder has to find them
+  // one after another.
+  const std::vector<kv_cache::PageId> contradicted = pool_.contradicted(stream_, sequence.leases);
   for (std::int64_t j = 0; j < std::ssize(sequence.leases); ++j) {
     const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
-    const bool record_is_wrong = j == verdict.logical_page && verdict.page_id == lease.page;
-    if (!pool_.is_current(lease)) continue;  // Quarantined already, through another holder.
+    const bool record_is_wrong = (j == verdict.logical_page && verdict.page_id == lease.page) ||
+                                 std::ranges::find(contradicted, lease.page) != contradicted.end();
     if (is_private(lease, sequence.spec.id) || record_is_wrong) {
-      quarantine_page(lease.page, kv_cache::QuarantineCause::kFailedCheck);
+      quarantine_page(lease, kv_cache::QuarantineCause::kFailedCheck);
     }
   }
   release(sequence);

@@ -48,13 +48,13 @@ class SequencePages {
   // Offers the whole pages of the prompt, whose KV is complete, to the prefix cache; once.
   void cache_prompt(Sequence& sequence);
 
-  // A check failed on the sequence: puts in quarantine what can be to blame, which is every page that only this
-  // sequence holds, and the page of the verdict where the device's record of it (and not the page table) was wrong; a
-  // page that others share too then fails their own next check. Then ends all leases.
+  // A check failed on the sequence: puts in quarantine what can be to blame, which is every page whose owner it is, and
+  // of its shared and cached pages the verdict's, where the device's record of it (and not the page table) was wrong,
+  // and all others whose records on the device are wrong now; other holders of such a page then fail their own next
+  // check. Then ends all leases. Waits for the device.
   void quarantine(Sequence& sequence, const ops::RowVerdict& verdict);
-  void quarantine_page(kv_cache::PageId page, kv_cache::QuarantineCause cause);
-  // Whether the sequence has a lease on the page that has not ended.
-  bool holds(const Sequence& sequence, kv_cache::PageId page) const;
+  // Passes over a lease that has ended: its page is in quarantine already, or somebody else's.
+  void quarantine_page(const kv_cache::Lease& lease, kv_cache::QuarantineCause cause);
 
  private:
   base::Result<std::vector<kv_cache::Lease>> allocate(const Sequence& sequence, std::int64_t first_position,

@@ -1,7 +1,6 @@
 #include "tessera/kv_cache/page_pool.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -34,6 +33,8 @@ RecordOffsets record_offsets(std::int64_t num_pages) {
   at.digests = take(8);
   return at;
 }
+
+constexpr std::int64_t kRecordBytesMax = 8;
 
 std::string describe(const Lease& lease) {
   return "page " + std::to_string(lease.page) + ", tag " + std::to_string(lease.tag);
@@ -90,6 +91,14 @@ PagePool::PagePool(ops::Backend& backend, ops::KvCacheView cache, ops::Buffer st
   lease_counts_ = reinterpret_cast<std::int32_t*>(base + at.lease_counts);
   digests_ = reinterpret_cast<std::uint64_t*>(base + at.digests);
   records_ = ops::PageRecords{tags_, owners_, positions_, lease_counts_, cache.num_pages, digests_};
+  const ops::KvLayout& layout = cache_.layout;
+  std::int64_t part_bytes = kRecordBytesMax;
+  for (int part = 0; part < layout.num_parts; ++part) {
+    part_bytes = std::max(
+        {part_bytes, layout.row_bytes(part) * layout.page_size, layout.row_scale_bytes(part) * layout.page_size});
+  }
+  audit_pattern_.assign(static_cast<std::size_t>(part_bytes), std::byte{0xff});
+  audit_found_.resize(static_cast<std::size_t>(part_bytes));
   counts_.total = num_pages;
   counts_.free = num_pages;
   free_.reserve(static_cast<std::size_t>(num_pages));
@@ -316,58 +325,6 @@ void PagePool::fence(ops::Stream& stream, PageId page) {
       make_free(stream, page, PageEvent::kFence);
     }
   }
-}
-
-// Every bit of the page is seen as one and as zero. The records end as those of a free page.
-bool PagePool::rewrites_cleanly(ops::Stream& stream, PageId page) {
-  std::vector<std::byte> pattern;
-  std::vector<std::byte> found;
-  const auto reads_back = [&](const void* device, std::int64_t bytes, const void* expected) {
-    found.resize(static_cast<std::size_t>(bytes));
-    backend_.copy_to_host(stream, found.data(), device, bytes);
-    stream.synchronize();
-    return std::memcmp(found.data(), expected, found.size()) == 0;
-  };
-  const auto rewrites = [&](std::byte* device, std::int64_t bytes) {
-    pattern.assign(static_cast<std::size_t>(bytes), std::byte{0xff});
-    backend_.copy_to_device(stream, device, pattern.data(), bytes);
-    const bool held_pattern = reads_back(device, bytes, pattern.data());
-    backend_.fill_zero(stream, device, bytes);
-    pattern.assign(pattern.size(), std::byte{0});
-    return reads_back(device, bytes, pattern.data()) && held_pattern;
-  };
-  bool clean = true;
-  const ops::KvLayout& layout = cache_.layout;
-  for (int layer = 0; layer < layout.num_layers; ++layer) {
-    for (int part = 0; part < layout.layer_parts(layer); ++part) {
-      clean &= rewrites(cache_.page_data(layer, part, page), layout.row_bytes(part) * layout.page_size);
-      if (!layout.part_has_scales(part)) continue;
-      clean &= rewrites(cache_.page_scales(layer, part, page), layout.row_scale_bytes(part) * layout.page_size);
-    }
-  }
-  write_record(stream, page);
-  const Page& p = pages_[page];
-  constexpr std::uint64_t kNoDigest = 0;
-  return clean && reads_back(digests_ + page, sizeof(kNoDigest), &kNoDigest) &&
-         reads_back(tags_ + page, sizeof(p.tag), &p.tag) && reads_back(owners_ + page, sizeof(p.owner), &p.owner) &&
-         reads_back(positions_ + page, sizeof(p.position), &p.position) &&
-         reads_back(lease_counts_ + page, sizeof(p.leases), &p.leases);
-}
-
-QuarantineAudit PagePool::audit_quarantined(ops::Stream& stream) {
-  QuarantineAudit audit;
-  for (PageId page = 1; page <= total(); ++page) {
-    const Page& p = pages_[page];
-    if (p.state != PageState::kQuarantined) continue;
-    if (!p.write_in_flight && rewrites_cleanly(stream, page)) {
-      make_free(stream, page, PageEvent::kAudit);
-      base::log().info("page pool: page {} was rewritten and is free again", page);
-      ++audit.freed;
-    } else {
-      ++audit.kept;
-    }
-  }
-  return audit;
 }
 
 const PagePool::Page& PagePool::at(PageId page) const {

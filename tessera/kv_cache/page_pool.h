@@ -62,10 +62,13 @@ struct PageCounts {
   friend bool operator==(const PageCounts&, const PageCounts&) = default;
 };
 
+// An audit of the pages in quarantine, which goes from page to page in as many portions as one likes.
 struct QuarantineAudit {
+  PageId next = 1;  // Not looked at yet.
   std::int64_t freed = 0;
   std::int64_t kept = 0;  // They did not read back what was written, or a write to them may still be in flight.
 };
+enum class AuditProgress : std::uint8_t { kGoesOn, kDone };
 
 class PagePool {
  public:
@@ -109,8 +112,14 @@ class PagePool {
   void fence(ops::Stream& stream, PageId page);
   // Rewrites every page that a check failed on and that nobody may write to: all its bytes are set, read back, cleared
   // and read back, as its records are. What reads back right becomes free; its next tag is a new one. The way back to
-  // service that an operator chooses; waits for the device.
+  // service that an operator chooses; waits for the device. A portion ends after the page with which `bytes_max` bytes
+  // of pages were rewritten; between portions the pool may be used. Allocates nothing.
+  AuditProgress audit_quarantined(ops::Stream& stream, QuarantineAudit& audit, std::int64_t bytes_max);
+  // The same in one go.
   QuarantineAudit audit_quarantined(ops::Stream& stream);
+  // Of the pages whose leases are given and current, those whose records on the device are not the host's. Waits for
+  // the device.
+  std::vector<PageId> contradicted(ops::Stream& stream, std::span<const Lease> leases);
 
   PageState state(PageId page) const { return at(page).state; }
   std::int32_t lease_count(PageId page) const { return at(page).leases; }
@@ -173,6 +182,8 @@ class PagePool {
   void set_filled(PageId page, std::int32_t filled);
   void make_free(ops::Stream& stream, PageId page, PageEvent event);
   void put_in_quarantine(ops::Stream& stream, PageId page, PageEvent event, QuarantineCause cause);
+  bool reads_back(ops::Stream& stream, const void* device, std::int64_t bytes, const void* expected);
+  bool rewrites_cleanly(ops::Stream& stream, std::byte* device, std::int64_t bytes);
   bool rewrites_cleanly(ops::Stream& stream, PageId page);
   bool end_silently(PageTag tag);
   std::int64_t total() const { return cache_.num_pages - 1; }
@@ -192,6 +203,9 @@ class PagePool {
   std::vector<Page> pages_;   // By page id; element 0, the null page, stays unused.
   std::vector<PageId> free_;  // The next page to hand out is the last.
   PageCounts counts_;
+  // Host memory of audits: ones, and what was read back. The largest part of a page.
+  std::vector<std::byte> audit_pattern_;
+  std::vector<std::byte> audit_found_;
   std::int64_t awaiting_fence_ = 0;
   // Leases (and the cache's hold) that a quarantine ended and that were not given back yet, by tag.
   std::unordered_map<PageTag, std::int32_t> ended_;

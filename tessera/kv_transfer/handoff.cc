@@ -1,5 +1,7 @@
 #include "tessera/kv_transfer/handoff.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -97,7 +99,7 @@ void SendHandoff::offer_again(base::Nanoseconds deadline) {
 
 base::Status SendHandoff::accept(std::int32_t first_page) {
   if (accepted()) {
-    return base::data_loss(std::string("Accept in state ") + send_state_name(state_));
+    return base::internal_error(std::string("Accept in state ") + send_state_name(state_));
   }
   if (first_page < 0 || first_page > shape_.num_pages) {
     return base::out_of_range("Accept wants pages from " + std::to_string(first_page) + " of " +
@@ -155,7 +157,7 @@ void SendHandoff::commit_sent() {
 
 base::Status SendHandoff::done() {
   if (state_ != SendState::kAwaitingCommit) {
-    return base::data_loss(std::string("Done in state ") + send_state_name(state_));
+    return base::internal_error(std::string("Done in state ") + send_state_name(state_));
   }
   enter(SendState::kDone);
   return base::ok_status();
@@ -198,12 +200,12 @@ base::Result<ReceiveHandoff::ChunkKind> ReceiveHandoff::classify(const Chunk& ch
                                                                  std::span<const std::uint64_t> digests) const {
   TESSERA_CHECK(std::ssize(digests) == chunk.num_pages);
   if (state_ != ReceiveState::kAllocated && state_ != ReceiveState::kReceiving && state_ != ReceiveState::kVerifying) {
-    return base::failure(base::data_loss(std::string("page data in state ") + receive_state_name(state_)));
+    return base::failure(base::internal_error(std::string("page data in state ") + receive_state_name(state_)));
   }
   // first_page and num_pages were range-checked when they were parsed: their sum does not overflow.
   if (chunk.layer < 0 || chunk.layer >= shape_.num_layers || chunk.num_pages < 1 || chunk.first_page < first_page_ ||
       chunk.first_page + chunk.num_pages > shape_.num_pages) {
-    return base::failure(base::data_loss(describe(chunk) + ": outside of what was wanted"));
+    return base::failure(base::internal_error(describe(chunk) + ": outside of what was wanted"));
   }
   std::int32_t known = 0;
   for (std::int32_t i = 0; i < chunk.num_pages; ++i) {
@@ -211,12 +213,12 @@ base::Result<ReceiveHandoff::ChunkKind> ReceiveHandoff::classify(const Chunk& ch
     if (!stored_[at]) continue;
     ++known;
     if (digests_[at] != digests[static_cast<std::size_t>(i)]) {
-      return base::failure(base::data_loss(describe(chunk) + ": came twice, with different digests"));
+      return base::failure(base::internal_error(describe(chunk) + ": came twice, with different digests"));
     }
   }
   if (known == 0) return ChunkKind::kNew;
   if (known == chunk.num_pages) return ChunkKind::kDuplicate;
-  return base::failure(base::data_loss(describe(chunk) + ": overlaps what came before"));
+  return base::failure(base::internal_error(describe(chunk) + ": overlaps what came before"));
 }
 
 base::Status ReceiveHandoff::stored(const Chunk& chunk, std::span<const std::uint64_t> sent,
@@ -227,8 +229,8 @@ base::Status ReceiveHandoff::stored(const Chunk& chunk, std::span<const std::uin
     const std::int32_t page = chunk.first_page + i;
     const auto k = static_cast<std::size_t>(i);
     if (sent[k] != found[k]) {
-      return base::corruption("layer " + std::to_string(chunk.layer) + ", page " + std::to_string(page) +
-                              ": digest of what was stored differs from what was sent");
+      return base::corruption(fmt::format("layer {}, page {}: digest of what was stored: expected {:#x}, found {:#x}",
+                                          chunk.layer, page, sent[k], found[k]));
     }
     const std::size_t at = index(chunk.layer, page);
     TESSERA_CHECK(!stored_[at], describe(chunk));
@@ -243,10 +245,10 @@ base::Status ReceiveHandoff::stored(const Chunk& chunk, std::span<const std::uin
 
 base::Status ReceiveHandoff::commit(std::uint64_t combined_digest) {
   if (state_ == ReceiveState::kOffered || terminal()) {
-    return base::data_loss(std::string("Commit in state ") + receive_state_name(state_));
+    return base::internal_error(std::string("Commit in state ") + receive_state_name(state_));
   }
   if (commit_digest_.has_value() && *commit_digest_ != combined_digest) {
-    return base::data_loss("Commit came twice, with different digests");
+    return base::internal_error("Commit came twice, with different digests");
   }
   commit_digest_ = combined_digest;
   return base::ok_status();
@@ -263,7 +265,8 @@ bool ReceiveHandoff::ready_to_verify() {
 base::Status ReceiveHandoff::verify() const {
   TESSERA_CHECK(state_ == ReceiveState::kVerifying);
   if (*commit_digest_ != combined_digest_) {
-    return base::corruption("the digest over all pages differs from what the sender committed");
+    return base::corruption(
+        fmt::format("digest over all pages: expected {:#x}, found {:#x}", *commit_digest_, combined_digest_));
   }
   return base::ok_status();
 }

@@ -48,6 +48,9 @@ enum class ReceiveState : std::uint8_t {
 // Why a handoff ended in which a page failed its check while this side was `doing` something; for the log.
 base::Status failed_page_check(const ops::RowVerdict& verdict, const char* doing);
 
+// Which side found the reason of an abort. Where it was the peer, it said so, or it is gone.
+enum class FoundBy : std::uint8_t { kHere, kPeer };
+
 const char* send_state_name(SendState state);
 const char* receive_state_name(ReceiveState state);
 
@@ -161,6 +164,8 @@ class ReceiveHandoff {
   // kReceiving (or kAllocated, when nothing was to come) -> kVerifying once both the commit and all chunks are there.
   // True when in kVerifying.
   bool ready_to_verify();
+  // The sender said that it sent all, and not all is here: late, or lost.
+  bool misses_chunks() const { return !terminal() && commit_digest_.has_value() && missing_ > 0; }
   // Compares the combined digest: corruption when it differs.
   base::Status verify() const;
   // kVerifying -> kCommitted.

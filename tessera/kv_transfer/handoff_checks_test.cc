@@ -156,7 +156,7 @@ TEST_F(HandoffChecks, TwoCommitsThatDifferEndIt) {
                               wire::encode(header.session, header.handoff, wire::Commit{2})};
   });
   pair_.run_out();
-  expect_aborted(StatusCode::kDataLoss);
+  expect_aborted(StatusCode::kInternal);
   pair_.expect_balance();
 }
 
@@ -174,7 +174,7 @@ TEST_F(HandoffChecks, ImagesOfAnotherSizeAndTooManyAtOnceEndIt) {
       return std::vector<Bytes>{std::move(other)};
     });
     pair_.run_out();
-    expect_aborted(StatusCode::kDataLoss);
+    expect_aborted(StatusCode::kInternal);
     pair_.transport->set_filter({});
   }
   pair_.expect_balance();

@@ -118,7 +118,7 @@ TEST_P(HandoffFaults, NoCommitWithoutEveryChunk) {
     begin();
     pair_.run_out();
     SCOPED_TRACE(nth);
-    expect_abort(StatusCode::kDeadlineExceeded);
+    expect_abort(StatusCode::kDataLoss);
     // Its pages waited in quarantine until the sender had confirmed.
     EXPECT_EQ(pair_.aborted.at(key_).quarantine.size(), 4u);
     EXPECT_EQ(pair_.fenced.at(key_).pages.size(), 4u);
@@ -165,7 +165,7 @@ TEST_P(HandoffFaults, SameChunkWithAnotherDigestAborts) {
   });
   begin();
   pair_.run_out();
-  expect_abort(StatusCode::kDataLoss);
+  expect_abort(StatusCode::kInternal);
 }
 
 TEST_P(HandoffFaults, TruncatedDataAborts) {
@@ -189,18 +189,18 @@ TEST_P(HandoffFaults, FlippedByteInPayloadDigestOrHeaderNeverCommits) {
     StatusCode expected;
   };
   // Of a PageData: layer, first page, page bytes, digest and payload lie in the body, which has a checksum; a header
-  // that was damaged names no handoff, so that only the missing chunk is noticed.
+  // that was damaged names no handoff, so that only the missing chunk is noticed, when time is up after the Commit.
   for (const Flip& flip : std::vector<Flip>{{48, StatusCode::kDataLoss},
                                             {52, StatusCode::kDataLoss},
                                             {64, StatusCode::kDataLoss},
                                             {72, StatusCode::kDataLoss},
                                             {1000, StatusCode::kDataLoss},
-                                            {0, StatusCode::kDeadlineExceeded},
-                                            {4, StatusCode::kDeadlineExceeded},
-                                            {6, StatusCode::kDeadlineExceeded},
-                                            {8, StatusCode::kDeadlineExceeded},
-                                            {16, StatusCode::kDeadlineExceeded},
-                                            {40, StatusCode::kDeadlineExceeded}}) {
+                                            {0, StatusCode::kDataLoss},
+                                            {4, StatusCode::kDataLoss},
+                                            {6, StatusCode::kDataLoss},
+                                            {8, StatusCode::kDataLoss},
+                                            {16, StatusCode::kDataLoss},
+                                            {40, StatusCode::kDataLoss}}) {
     reached_ = false;
     seen_ = 0;
     on_message(MessageType::kPageData, 1, [this, &flip](PeerId from, PeerId to, Bytes message) {
@@ -335,7 +335,7 @@ TEST_P(HandoffFaults, LateDataTouchesNothing) {
   on_message(MessageType::kPageData, 5, [&](PeerId, PeerId, Bytes message) { late = std::move(message); });
   begin();
   pair_.run_out();
-  expect_abort(StatusCode::kDeadlineExceeded);
+  expect_abort(StatusCode::kDataLoss);
   ASSERT_FALSE(late.empty());
   std::vector<Lease> others;
   for (std::int32_t j = 0; j < 16; ++j) {

@@ -336,7 +336,7 @@ TEST(HandoffLives, DamagedTagOnDecodeEndsOnlyThatHandoff) {
   EXPECT_EQ(event.status.code(), StatusCode::kCorruption);
   ASSERT_TRUE(event.verdict.has_value());
   EXPECT_EQ(event.verdict->page_id, page);
-  EXPECT_EQ(event.quarantine.front().page, page);
+  EXPECT_EQ(event.quarantine.front().lease.page, page);
   EXPECT_EQ(event.quarantine.front().cause, kv_cache::QuarantineCause::kFailedCheck);
   EXPECT_TRUE(pair.committed.contains({kPrefillPeer, neighbour}));
   pair.expect_balance(1);

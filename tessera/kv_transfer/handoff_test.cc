@@ -41,7 +41,7 @@ TEST(SendHandoffTest, SendsLayerByLayerFromTheFirstWantedPage) {
   EXPECT_TRUE(handoff.all_sent());
   EXPECT_EQ(handoff.combined_digest(), ops::digest_seed(5, 0, 1) + ops::digest_seed(6, 0, 2) +
                                            ops::digest_seed(7, 1, 1) + ops::digest_seed(8, 1, 2));
-  EXPECT_EQ(handoff.done().code(), StatusCode::kDataLoss);  // Nobody asked it to commit.
+  EXPECT_EQ(handoff.done().code(), StatusCode::kInternal);  // Nobody asked it to commit.
   handoff.commit_sent();
   EXPECT_EQ(handoff.state(), SendState::kAwaitingCommit);
   ASSERT_TRUE(handoff.done().ok());
@@ -65,7 +65,7 @@ TEST(SendHandoffTest, RefusesWrongAnswers) {
   EXPECT_EQ(handoff.accept(4).code(), StatusCode::kOutOfRange);
   EXPECT_EQ(handoff.state(), SendState::kOffered);
   ASSERT_TRUE(handoff.accept(0).ok());
-  EXPECT_EQ(handoff.accept(0).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(handoff.accept(0).code(), StatusCode::kInternal);
 }
 
 TEST(SendHandoffTest, TerminalStatesAreEnteredOnce) {
@@ -76,8 +76,8 @@ TEST(SendHandoffTest, TerminalStatesAreEnteredOnce) {
   EXPECT_FALSE(aborted.abort(base::internal_error("again")));
   EXPECT_EQ(aborted.status(), kReason);
   EXPECT_FALSE(aborted.expired(kDeadline));
-  EXPECT_EQ(aborted.accept(0).code(), StatusCode::kDataLoss);
-  EXPECT_EQ(aborted.done().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(aborted.accept(0).code(), StatusCode::kInternal);
+  EXPECT_EQ(aborted.done().code(), StatusCode::kInternal);
   EXPECT_FALSE(aborted.next_chunk(1).has_value());
 }
 
@@ -153,15 +153,15 @@ TEST(ReceiveHandoffTest, RefusesChunksThatDoNotFit) {
   for (const auto& [chunk, digests] : outside) {
     const auto kind = handoff->classify(chunk, digests);
     ASSERT_FALSE(kind.has_value()) << chunk.layer << ", " << chunk.first_page << ", " << chunk.num_pages;
-    EXPECT_EQ(kind.error().code(), StatusCode::kDataLoss);
+    EXPECT_EQ(kind.error().code(), StatusCode::kInternal);
     EXPECT_NE(kind.error().message().find("outside"), std::string_view::npos) << kind.error().message();
   }
-  EXPECT_EQ(code({0, 1, 2}, {5, 6}), StatusCode::kDataLoss);  // In part there already.
-  EXPECT_EQ(code({0, 1, 1}, {4}), StatusCode::kDataLoss);     // Another digest.
+  EXPECT_EQ(code({0, 1, 2}, {5, 6}), StatusCode::kInternal);  // In part there already.
+  EXPECT_EQ(code({0, 1, 1}, {4}), StatusCode::kInternal);     // Another digest.
   EXPECT_EQ(code({0, 1, 1}, {5}), StatusCode::kOk);
   ReceiveHandoff offered(kShape, 42, kDeadline);
   EXPECT_FALSE(offered.classify({0, 1, 1}, Digests{5}).has_value());
-  EXPECT_EQ(offered.commit(1).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(offered.commit(1).code(), StatusCode::kInternal);
 }
 
 TEST(ReceiveHandoffTest, WrongDigestsAreCorruption) {
@@ -171,7 +171,7 @@ TEST(ReceiveHandoffTest, WrongDigestsAreCorruption) {
   store(*other, {0, 1, 2}, {5, 6});
   store(*other, {1, 1, 2}, {7, 8});
   ASSERT_TRUE(other->commit(1).ok());
-  EXPECT_EQ(other->commit(2).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(other->commit(2).code(), StatusCode::kInternal);
   ASSERT_TRUE(other->ready_to_verify());
   EXPECT_EQ(other->verify().code(), StatusCode::kCorruption);
   auto larger = accepted();
@@ -207,7 +207,7 @@ TEST(ReceiveHandoffTest, AbortsFromEveryStateOnce) {
     EXPECT_EQ(handoff.status(), kReason);
     EXPECT_FALSE(handoff.expired(kDeadline));
     EXPECT_FALSE(handoff.ready_to_verify());
-    EXPECT_EQ(handoff.commit(0).code(), StatusCode::kDataLoss);
+    EXPECT_EQ(handoff.commit(0).code(), StatusCode::kInternal);
   }
 }
 

@@ -91,24 +91,26 @@ struct Receiver::Impl {
 
   enum class PeerMayWrite : std::uint8_t { kYes, kNo };
 
-  // Ends a live handoff. `failed` are the pages that failed a check.
+  // Ends a live handoff. `failed` are the logical pages that failed a check. A page whose lease has ended is in
+  // quarantine, or somebody else's by now: it is not this handoff's to list.
   void abort(const HandoffKey& key, base::Status reason, PeerMayWrite may_write,
-             std::vector<kv_cache::PageId> failed = {}, std::optional<ops::RowVerdict> verdict = {}) {
+             const std::vector<std::int64_t>& failed = {}, std::optional<ops::RowVerdict> verdict = {}) {
     const auto it = live.find(key);
     Live& handoff = it->second;
-    HandoffAborted event{key, reason, {}, verdict};
-    for (const kv_cache::PageId page : failed) {
-      event.quarantine.push_back({page, kv_cache::QuarantineCause::kFailedCheck});
+    HandoffAborted event{key, reason, {}, verdict, may_write == PeerMayWrite::kYes ? FoundBy::kHere : FoundBy::kPeer};
+    for (const std::int64_t page : failed) {
+      const kv_cache::Lease& lease = handoff.leases[static_cast<std::size_t>(page)];
+      if (pool.is_current(lease)) event.quarantine.push_back({lease, kv_cache::QuarantineCause::kFailedCheck});
     }
     const base::Nanoseconds now = clock.now();
     if (may_write == PeerMayWrite::kYes) {
       Ending& ending = endings[key];
       ending = Ending{handoff.session, reason, {}, now};
-      for (std::size_t j = static_cast<std::size_t>(handoff.machine.first_page()); j < handoff.leases.size(); ++j) {
-        const kv_cache::PageId page = handoff.leases[j].page;
-        ending.unfenced.push_back(page);  // What failed a check, too: it is not rewritten before the fence.
-        if (std::ranges::find(failed, page) != failed.end()) continue;
-        event.quarantine.push_back({page, kv_cache::QuarantineCause::kWriteInFlight});
+      for (std::int64_t j = handoff.machine.first_page(); j < std::ssize(handoff.leases); ++j) {
+        const kv_cache::Lease& lease = handoff.leases[static_cast<std::size_t>(j)];
+        ending.unfenced.push_back(lease.page);  // What failed a check, too: it is not rewritten before the fence.
+        if (std::ranges::find(failed, j) != failed.end() || !pool.is_current(lease)) continue;
+        event.quarantine.push_back({lease, kv_cache::QuarantineCause::kWriteInFlight});
       }
       resend_abort(key, ending, now);
     }
@@ -187,7 +189,7 @@ struct Receiver::Impl {
     } else if (std::holds_alternative<wire::Queued>(parsed->body)) {
       handle_question(key, header.session);
     } else if (find(key) != nullptr) {
-      abort(key, base::data_loss("a message that only receivers send"), PeerMayWrite::kYes);
+      abort(key, base::internal_error("a message that only receivers send"), PeerMayWrite::kYes);
     }
   }
 
@@ -288,11 +290,11 @@ struct Receiver::Impl {
 
   // Ends a handoff whose pages failed their tag check.
   void abort_unverified(const HandoffKey& key, const Live& handoff, const ops::RowVerdict& verdict) {
-    std::vector<kv_cache::PageId> failed;
+    std::vector<std::int64_t> failed;
     if (verdict.logical_page >= 0 && verdict.logical_page < std::ssize(handoff.leases)) {
-      failed.push_back(handoff.leases[static_cast<std::size_t>(verdict.logical_page)].page);
+      failed.push_back(verdict.logical_page);
     }
-    abort(key, failed_page_check(verdict, "receiving"), PeerMayWrite::kYes, std::move(failed), verdict);
+    abort(key, failed_page_check(verdict, "receiving"), PeerMayWrite::kYes, failed, verdict);
   }
 
   void handle_data(const HandoffKey& key, Live& handoff, const wire::PageData& data) {
@@ -301,7 +303,7 @@ struct Receiver::Impl {
     // A layer that does not exist is refused below, with all that lies outside of what was wanted.
     const bool other_size = data.layer < layout.num_layers && data.page_bytes != layout.page_layer_bytes(data.layer);
     if (other_size || data.num_pages > options.chunk_pages_max) {
-      abort(key, base::data_loss("page data of another shape than was agreed"), PeerMayWrite::kYes);
+      abort(key, base::internal_error("page data of another shape than was agreed"), PeerMayWrite::kYes);
       return;
     }
     std::vector<std::uint64_t> sent;
@@ -321,18 +323,24 @@ struct Receiver::Impl {
     }
     const base::Status stored = handoff.machine.stored(chunk, sent, *found);
     if (stored.ok()) return;
-    std::vector<kv_cache::PageId> failed;
+    std::vector<std::int64_t> failed;
     for (std::int32_t i = 0; i < chunk.num_pages; ++i) {
       const auto k = static_cast<std::size_t>(i);
-      if (sent[k] != (*found)[k]) failed.push_back(handoff.leases[static_cast<std::size_t>(chunk.first_page) + k].page);
+      if (sent[k] != (*found)[k]) failed.push_back(chunk.first_page + i);
     }
-    abort(key, stored, PeerMayWrite::kYes, std::move(failed));
+    abort(key, stored, PeerMayWrite::kYes, failed);
   }
 
   void handle_commit(const HandoffKey& key, SessionId session, const wire::Commit& commit) {
     if (Live* handoff = find(key); handoff != nullptr) {
       const base::Status noted = handoff->machine.commit(commit.combined_digest);
-      if (!noted.ok()) abort(key, noted, PeerMayWrite::kYes);
+      if (!noted.ok()) return abort(key, noted, PeerMayWrite::kYes);
+      // What the sender has sent and what is not here is late, or lost. Half the patience is enough for late: so the
+      // sender, which waits as long from about the same time on, hears of it while it still does.
+      auto& machine = handoff->machine;
+      if (machine.misses_chunks()) {
+        machine.set_deadline(std::min(machine.deadline(), clock.now() + handoff->patience / 2));
+      }
       return;
     }
     answer_ended(key, session);
@@ -383,10 +391,10 @@ struct Receiver::Impl {
         finish(key, handoff);
         worked = true;
       } else if (handoff.machine.expired(now)) {
-        abort(key,
-              base::Status(base::StatusCode::kDeadlineExceeded,
-                           std::string("handoff took too long; it was ") + receive_state_name(handoff.machine.state())),
-              PeerMayWrite::kYes);
+        base::Status late(base::StatusCode::kDeadlineExceeded,
+                          std::string("handoff took too long; it was ") + receive_state_name(handoff.machine.state()));
+        if (handoff.machine.misses_chunks()) late = base::data_loss("chunks that were sent never came");
+        abort(key, late, PeerMayWrite::kYes);
         worked = true;
       } else if (handoff.accept_unsent) {
         send_accept(key);

@@ -59,8 +59,10 @@ struct HandoffCommitted {
   HandoffStatistics statistics;
 };
 
+// By its lease, not its number: a lease that has ended since says nothing of whose page it is by now, and is passed
+// over.
 struct PageToQuarantine {
-  kv_cache::PageId page = 0;
+  kv_cache::Lease lease;
   kv_cache::QuarantineCause cause = kv_cache::QuarantineCause::kWriteInFlight;
 };
 
@@ -72,6 +74,7 @@ struct HandoffAborted {
   // said itself that it will send nothing more.
   std::vector<PageToQuarantine> quarantine;
   std::optional<ops::RowVerdict> verdict;  // Set when a page failed its tag check.
+  FoundBy found_by = FoundBy::kHere;
 };
 
 // No write of the peer to these pages can come any more: those that its HandoffAborted listed.

@@ -112,15 +112,13 @@ struct Sender::Impl {
   enum class TellPeer : std::uint8_t { kYes, kNo };
 
   void abort(Live& handoff, base::Status reason, TellPeer tell, std::optional<ops::RowVerdict> verdict = {}) {
-    SendEvent event;
+    SendEvent event{.outcome = SendOutcome::kAborted, .status = reason, .verdict = verdict};
+    event.found_by = tell == TellPeer::kYes ? FoundBy::kHere : FoundBy::kPeer;
     event.statistics = statistics(handoff);
     // Until the first Offer went out, the peer knows nothing.
     const bool known = handoff.machine.state() != SendState::kOffered || handoff.next_send > base::Nanoseconds{0};
     const bool ended = handoff.machine.abort(reason);
     TESSERA_CHECK(ended);
-    event.outcome = SendOutcome::kAborted;
-    event.status = reason;
-    event.verdict = verdict;
     if (tell == TellPeer::kYes && known) {
       const base::Nanoseconds now = clock.now();
       const HandoffId id = handoff.id;
@@ -128,6 +126,12 @@ struct Sender::Impl {
       resend_abort(id, endings[id], now);
     }
     end(handoff, std::move(event));
+  }
+
+  // A message that cannot be right. Once Commit went out, the receiver may run the sequence: then only its own word, or
+  // the deadline, ends the handoff. It is asked by the next Commit.
+  void disturbed(Live& handoff, const base::Status& reason) {
+    if (handoff.machine.state() != SendState::kAwaitingCommit) abort(handoff, reason, TellPeer::kYes);
   }
 
   void abort_peer(PeerId peer, const base::Status& reason, bool offered_too) {
@@ -158,16 +162,14 @@ struct Sender::Impl {
       base::log().warn("handoff sender: from peer {}: {}", envelope.from, error.status.message());
       if (!error.has_header || error.header.session != session) return;
       Live* handoff = find(error.header.handoff);
-      if (handoff != nullptr && handoff->peer == envelope.from) abort(*handoff, error.status, TellPeer::kYes);
+      if (handoff != nullptr && handoff->peer == envelope.from) disturbed(*handoff, error.status);
       return;
     }
     const wire::Header& header = parsed->header;
-    if (std::holds_alternative<wire::Abort>(parsed->body)) {
+    if (const auto* said = std::get_if<wire::Abort>(&parsed->body)) {
       // Whatever became of the handoff, and even of an earlier life of ours: nothing more of it will be sent.
       Live* handoff = header.session == session ? find(header.handoff) : nullptr;
-      if (handoff != nullptr && handoff->peer == envelope.from) {
-        abort(*handoff, std::get<wire::Abort>(parsed->body).reason, TellPeer::kNo);
-      }
+      if (handoff != nullptr && handoff->peer == envelope.from) abort(*handoff, said->reason, TellPeer::kNo);
       send(envelope.from, header.session, header.handoff, wire::AbortAck{});
       return;
     }
@@ -226,24 +228,18 @@ struct Sender::Impl {
       // Repeated, because we asked again.
       if (handoff.machine.accepted() && handoff.machine.first_page() == accept->first_page) return;
       const base::Status accepted = handoff.machine.accept(accept->first_page);
-      if (accepted.ok()) handoff.machine.set_deadline(clock.now() + options.timeout);
-      if (!accepted.ok()) abort(handoff, accepted, TellPeer::kYes);
+      if (!accepted.ok()) return disturbed(handoff, accepted);
+      handoff.machine.set_deadline(clock.now() + options.timeout);
     } else if (std::holds_alternative<wire::Queued>(body)) {
       if (handoff.machine.queued()) handoff.next_send = clock.now() + sign_of_life_interval;
     } else if (const auto* reject = std::get_if<wire::Reject>(&body)) {
       abort(handoff, reject->reason, TellPeer::kNo);
     } else if (std::holds_alternative<wire::Done>(body)) {
       const base::Status done = handoff.machine.done();
-      if (!done.ok()) {
-        abort(handoff, done, TellPeer::kYes);
-        return;
-      }
-      SendEvent event;
-      event.outcome = SendOutcome::kDone;
-      event.statistics = statistics(handoff);
-      end(handoff, std::move(event));
+      if (!done.ok()) return abort(handoff, done, TellPeer::kYes);
+      end(handoff, {.outcome = SendOutcome::kDone, .statistics = statistics(handoff)});
     } else {
-      abort(handoff, base::data_loss("a message that only senders send"), TellPeer::kYes);
+      disturbed(handoff, base::internal_error("a message that only senders send"));
     }
   }
 
@@ -369,6 +365,11 @@ struct Sender::Impl {
         worked = true;
       }
     }
+    // First what ended: an offer of the same sequence must not overtake the word that its last handoff is over.
+    for (auto it = endings.begin(); it != endings.end();) {
+      resend_abort(it->first, it->second, now);
+      it = now >= it->second.give_up ? endings.erase(it) : std::next(it);
+    }
     std::int32_t chunk_budget = options.chunks_per_tick;
     for (auto it = live.begin(); it != live.end();) {
       Live& handoff = *it++;
@@ -378,10 +379,6 @@ struct Sender::Impl {
         abort(handoff, {base::StatusCode::kDeadlineExceeded, "handoff took too long; it was " + was}, TellPeer::kYes);
       }
       worked = expired || advance(handoff, now, chunk_budget) || worked;
-    }
-    for (auto it = endings.begin(); it != endings.end();) {
-      resend_abort(it->first, it->second, now);
-      it = now >= it->second.give_up ? endings.erase(it) : std::next(it);
     }
     return worked;
   }
@@ -492,6 +489,8 @@ std::optional<SendState> Sender::state(HandoffId id) const {
   const Impl::Live* handoff = impl_->find(id);
   return handoff == nullptr ? std::nullopt : std::optional(handoff->machine.state());
 }
+
+bool Sender::is_ending(HandoffId id) const { return impl_->endings.contains(id); }
 
 std::int64_t Sender::malformed_messages() const { return impl_->malformed; }
 

@@ -60,10 +60,13 @@ enum class SendOutcome : std::uint8_t { kDone, kAborted };
 struct SendEvent {
   HandoffId id = 0;
   SendOutcome outcome = SendOutcome::kAborted;
-  base::Status status;  // Why it aborted. Corruption: a page failed its check here.
+  // Why it aborted. Corruption, data_loss: bytes are not those that were written, in a pool or on the way; peers that
+  // do not speak the same protocol are internal errors.
+  base::Status status = {};
   // Set when a page failed its check: what the engine does with such pages is what it does after a step.
-  std::optional<ops::RowVerdict> verdict;
-  HandoffStatistics statistics;
+  std::optional<ops::RowVerdict> verdict = {};
+  FoundBy found_by = FoundBy::kHere;
+  HandoffStatistics statistics = {};
 };
 
 class Sender {
@@ -95,6 +98,9 @@ class Sender {
   // When tick must be called next even if nothing arrives (a deadline, a resend); empty when nothing is live.
   std::optional<base::Nanoseconds> next_deadline() const;
   std::optional<SendState> state(HandoffId id) const;  // Empty once it is over.
+  // The handoff is over here, and its receiver has yet to confirm that it knows; until its confirmation, or a timeout
+  // later. What it was about is best not offered to that receiver again before.
+  bool is_ending(HandoffId id) const;
   std::int64_t malformed_messages() const;
   std::int64_t device_bytes() const;
 

@@ -1,5 +1,6 @@
 #include "tessera/kv_transfer/wire.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -109,7 +110,9 @@ class Writer {
   std::vector<std::byte>& out_;
 };
 
-base::Status malformed(std::string_view what) { return base::data_loss("handoff message: " + std::string(what)); }
+// The bytes are not those that were sent; or they are, and mean nothing here.
+base::Status damaged(std::string_view what) { return base::data_loss(fmt::format("handoff message: {}", what)); }
+base::Status malformed(std::string_view what) { return base::internal_error(fmt::format("handoff message: {}", what)); }
 
 bool in_range(std::int64_t value, std::int64_t low, std::int64_t high) { return value >= low && value <= high; }
 
@@ -382,11 +385,11 @@ std::expected<Message, ParseError> parse(std::span<const std::byte> bytes) {
     return std::unexpected(error);
   };
   if (std::ssize(bytes) < kHeaderBytes) {
-    return refuse(malformed(std::to_string(bytes.size()) + " bytes; a header has " + std::to_string(kHeaderBytes)));
+    return refuse(damaged(std::to_string(bytes.size()) + " bytes; a header has " + std::to_string(kHeaderBytes)));
   }
-  if (load<std::uint32_t>(bytes, 0) != kMagic) return refuse(malformed("not of this protocol"));
+  if (load<std::uint32_t>(bytes, 0) != kMagic) return refuse(damaged("not of this protocol"));
   if (checksum(bytes.first(kHeaderChecksumOffset)) != load<std::uint64_t>(bytes, kHeaderChecksumOffset)) {
-    return refuse(malformed("header checksum"));
+    return refuse(damaged("header checksum"));
   }
   const auto version = load<std::uint16_t>(bytes, 4);
   const auto type = static_cast<MessageType>(load<std::uint16_t>(bytes, kTypeOffset));
@@ -399,10 +402,13 @@ std::expected<Message, ParseError> parse(std::span<const std::byte> bytes) {
   if (load<std::uint32_t>(bytes, kReservedOffset) != 0) return refuse(malformed("reserved bytes that are not zero"));
   const auto body = bytes.subspan(kHeaderBytes);
   if (load<std::uint32_t>(bytes, kBodyBytesOffset) != body.size()) {
-    return refuse(malformed("a body of " + std::to_string(body.size()) + " bytes; its header says " +
-                            std::to_string(load<std::uint32_t>(bytes, kBodyBytesOffset))));
+    return refuse(damaged("a body of " + std::to_string(body.size()) + " bytes; its header says " +
+                          std::to_string(load<std::uint32_t>(bytes, kBodyBytesOffset))));
   }
-  if (checksum(body) != load<std::uint64_t>(bytes, kBodyChecksumOffset)) return refuse(malformed("body checksum"));
+  const std::uint64_t expected = load<std::uint64_t>(bytes, kBodyChecksumOffset);
+  if (const std::uint64_t found = checksum(body); found != expected) {
+    return refuse(damaged(fmt::format("body checksum: expected {:#x}, found {:#x}", expected, found)));
+  }
   base::Result<Body> parsed = parse_body(type, body);
   if (!parsed.has_value()) return refuse(std::move(parsed.error()));
   return Message{error.header, std::move(*parsed)};

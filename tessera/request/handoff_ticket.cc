@@ -119,7 +119,7 @@ std::vector<std::byte> encode_ticket(const HandoffTicket& ticket) {
 base::Result<HandoffTicket> decode_ticket(std::span<const std::byte> bytes) {
   Reader in(bytes);
   if (in.get<std::uint32_t>() != kTicketVersion) {
-    return base::failure(base::data_loss("handoff ticket: unknown version; both engines must be of one build"));
+    return base::failure(base::invalid_argument("handoff ticket: unknown version; both engines must be of one build"));
   }
   HandoffTicket ticket;
   SamplingParams& sampling = ticket.spec.sampling;
@@ -139,7 +139,7 @@ base::Result<HandoffTicket> decode_ticket(std::span<const std::byte> bytes) {
   ticket.generated = in.get_ids(base::limits::kContextMax);
   ticket.integrity_recomputes = in.get<std::int32_t>();
   if (!in.ok() || !in.at_end()) {
-    return base::failure(base::data_loss("handoff ticket: truncated, too long, or a number out of its range"));
+    return base::failure(base::invalid_argument("handoff ticket: truncated, too long, or a number out of its range"));
   }
   // Written so that NaN is refused too.
   const bool plausible = ticket.spec.id != 0 && !ticket.spec.prompt.empty() && !ticket.generated.empty() &&
@@ -147,7 +147,7 @@ base::Result<HandoffTicket> decode_ticket(std::span<const std::byte> bytes) {
                          sampling.top_p <= 1.0f && sampling.top_k >= 0 && sampling.max_tokens >= 1 &&
                          sampling.top_logprobs >= 0 && sampling.top_logprobs <= base::limits::kTopLogprobsMax &&
                          ticket.integrity_recomputes >= 0;
-  if (!plausible) return base::failure(base::data_loss("handoff ticket: a field is outside its range"));
+  if (!plausible) return base::failure(base::invalid_argument("handoff ticket: a field is outside its range"));
   return ticket;
 }
 

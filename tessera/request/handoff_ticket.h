@@ -1,6 +1,6 @@
 // What a decode engine must know of a sequence that is handed to it, and its bytes on the wire. The schema is fixed:
 // little-endian integers, in the order of the fields; a version in front. Decoding is total: any bytes give a ticket or
-// data_loss, and nothing is allocated before its size was checked against base/limits.h.
+// invalid_argument, and nothing is allocated before its size was checked against base/limits.h.
 #pragma once
 
 #include <cstddef>

@@ -197,6 +197,10 @@ void Router::State::deliver_endings_locked(std::vector<Delivery>& deliveries) {
         sequence.terminal = request::SequenceFailed{id, base::internal_error("tokens of the request were lost"), {}};
       }
     }
+    // Whoever still holds something of it lets go: a prefill engine that never heard how its handoff ended.
+    if (sequence.decode_engine.has_value() && !sequence.released) {
+      send_locked(sequence.first_engine, request::AbortSequence{id});
+    }
     SequenceEvent terminal = std::move(*sequence.terminal);
     sequence.report.generated_tokens = sequence.next_index;
     sequence.report.prefill_kv = engines[sequence.first_engine].endpoint->info().kv_format;

@@ -232,6 +232,7 @@ TEST_F(RouterTest, TheEndWaitsForPrefillsReportAndSumsBoth) {
   EXPECT_EQ(report.prefill_kv, ops::KvFormat::kBF16);
   EXPECT_EQ(report.decode_kv, ops::KvFormat::kF8E4M3);
   EXPECT_EQ(router_->live(), 0);
+  EXPECT_TRUE(prefill_.aborted.empty());
 }
 
 TEST_F(RouterTest, TheEndDoesNotWaitForASilentPrefillForEver) {
@@ -241,9 +242,12 @@ TEST_F(RouterTest, TheEndDoesNotWaitForASilentPrefillForEver) {
   say(decode_, request::SequenceFinished{id, request::FinishReason::kLength, {}});
   pump();
   EXPECT_TRUE(heard_[id].terminals.empty());
+  EXPECT_TRUE(prefill_.aborted.empty());
   clock_.advance(std::chrono::seconds(2));
   router_->pump(base::Nanoseconds(0));
   EXPECT_EQ(heard_[id].terminals.size(), 1u);
+  // Nor does the prefill engine hold, or compute, for ever what is over.
+  EXPECT_THAT(prefill_.aborted, ElementsAre(id));
 }
 
 TEST_F(RouterTest, TokensThatAreLostAreAnErrorAndNotAGap) {

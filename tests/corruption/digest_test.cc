@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "tests/corruption/injector.h"
 #include "tests/corruption/integrity_settings.h"
 #include "tests/support/fault_access.h"
 
@@ -308,6 +309,70 @@ TEST_P(Handoff, DamageAfterTheReceiverStoredIsFoundByTheFirstStep) {
     EXPECT_EQ(harness.heard(id).tokens.size(), 1u);  // Prefill's.
     expect_balance(harness);
   }
+}
+
+// ---- Before what was emitted is relied on again ----
+
+class ComputedAgain : public testing::TestWithParam<Setting> {
+ protected:
+  static HarnessOptions options(Injector& injector) {
+    HarnessOptions options = harness_options(GetParam(), IntegrityLevel::kDigest);
+    options.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+    (GetParam().where == Where::kDecode ? options.decode_observer : options.first_observer) = &injector;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Engines, ComputedAgain, testing::ValuesIn(settings()), setting_name);
+
+// A tag fails, which alone would have the sequence computed again; but bytes that it has read before were damaged, so
+// that what it emitted may be wrong.
+TEST_P(ComputedAgain, NotFromTokensThatDamagedBytesGave) {
+  if (GetParam().where == Where::kPrefill) return;  // It emits one token, and then computes no more.
+  for (const bool damaged : {false, true}) {
+    Injector injector;
+    ServingHarness harness(options(injector));
+    const std::vector<ByteSite> sites = byte_sites(engine_of(harness, GetParam().where).loop().pool().layout());
+    const std::vector<std::vector<std::int32_t>> prompts = {make_prompt(1, 13), make_prompt(2, 9)};
+    std::vector<request::SequenceId> ids;
+    for (const auto& prompt : prompts) ids.push_back(harness.submit(prompt, 30));
+    injector.arm(ids[0], 22, Moment::kBeforeCheck, [&](const Target& t) {
+      if (damaged) {
+        EXPECT_TRUE(flip(t.step.pool, sites.front(), t.victim.leases[1].page, 1));
+      }
+      t.tag(t.victim.leases[3].page) ^= 4;
+    });
+    harness.run_until_ended();
+    ASSERT_TRUE(injector.reached());
+    if (damaged) {
+      expect_corrupted(harness.heard(ids[0]));
+      EXPECT_EQ(engine_of(harness, GetParam().where).loop().stats().digest_failures, 1);
+    } else {
+      EXPECT_THAT(harness.heard(ids[0]).ids(), ElementsAreArray(harness.expected(prompts[0], 30)));
+    }
+    EXPECT_EQ(harness.heard(ids[0]).report.integrity_recomputes, damaged ? 0 : 1);
+    EXPECT_THAT(harness.heard(ids[1]).ids(), ElementsAreArray(harness.expected(prompts[1], 30)));
+    expect_balance(harness);
+  }
+}
+
+// The same where no check failed: the sequence gives its pages to an older one.
+TEST_P(ComputedAgain, NorAfterAPreemption) {
+  if (GetParam().where == Where::kPrefill) return;  // Its sequences do not grow.
+  Injector injector;
+  HarnessOptions scene = options(injector);
+  scene.pages = 12;
+  ServingHarness harness(scene);
+  const std::vector<ByteSite> sites = byte_sites(engine_of(harness, GetParam().where).loop().pool().layout());
+  const std::vector<std::vector<std::int32_t>> prompts = {make_prompt(1, 13), make_prompt(2, 9)};
+  const auto older = harness.submit(prompts[0], 24);
+  const auto younger = harness.submit(prompts[1], 20);
+  injector.arm(younger, 11, Moment::kBeforeCheck,
+               [&](const Target& t) { EXPECT_TRUE(flip(t.step.pool, sites.front(), t.victim.leases[1].page, 1)); });
+  harness.run_until_ended();
+  ASSERT_TRUE(injector.reached());
+  expect_corrupted(harness.heard(younger));
+  EXPECT_THAT(harness.heard(older).ids(), ElementsAreArray(harness.expected(prompts[0], 24)));
+  expect_balance(harness);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include "tests/corruption/log_capture.h"
 #include "tests/serving/serving_harness.h"
+#include "tests/support/fault_access.h"
+#include "tests/support/forwarding_backend.h"
 
 namespace tessera::test_support {
 namespace {
@@ -70,6 +72,113 @@ TEST(LostPages, TheAuditReportsThemAndServiceDegrades) {
       EXPECT_EQ(damaged.loop().stats().pages_leased, 7);
       EXPECT_EQ(damaged.loop().live(), 0);
     }
+  }
+}
+
+// ---- Audits of pages in quarantine ----
+
+// Device memory of which a byte of one page cannot be changed.
+class StuckByte final : public tests::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void stick(std::byte* at) { at_ = at; }
+  void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override {
+    if (at_ != nullptr) *at_ = std::byte{0x55};
+    ForwardingBackend::copy_to_host(stream, host, device, bytes);
+  }
+
+ private:
+  std::byte* at_ = nullptr;
+};
+
+// An audit takes a portion of each turn: sequences and handoffs go on in between, and a page that does not read back
+// stays where it is.
+TEST(QuarantineAudit, GoesOnBetweenStepsOfOthers) {
+  constexpr std::int64_t kPages = 20;
+  for (const Pools pools : {Pools::kUnified, Pools::kSplit}) {
+    const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
+    const std::unique_ptr<ops::Stream> stream = reference->make_stream();
+    StuckByte backend(*reference);
+    HarnessOptions options;
+    options.pools = pools;
+    options.backend = &backend;
+    options.integrity.audit_bytes_per_turn = 1;  // A page.
+    ServingHarness harness(options);
+    engine::Engine& engine = harness.decode();
+    kv_cache::PagePool& pool = engine.loop().pool();
+    for (kv_cache::PageId page = 64; page > 64 - kPages; --page) pool.quarantine(*stream, page, "test");
+    backend.stick(pool.cache().page_data(0, 0, 60));
+    const auto prompt = make_prompt(1, 22);
+    const auto id = harness.submit(prompt, 40);
+    ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(id).size() > 2; }));
+    const auto later = harness.submit(make_prompt(2, 14), 4);  // Handed over meanwhile.
+    harness.router().audit_quarantined_pages();
+    int turns = 0;
+    int advanced = 0;
+    std::int64_t seen = 0;
+    while (seen < kPages) {
+      ASSERT_LT(++turns, 200);
+      const std::size_t before = harness.tokens_so_far(id).size();
+      harness.turn();
+      const request::EngineStats stats = engine.loop().stats();
+      const std::int64_t now = stats.audited_pages_freed + stats.audited_pages_kept;
+      EXPECT_LE(now, seen + 1);
+      if (now > seen && harness.tokens_so_far(id).size() > before) ++advanced;
+      seen = now;
+    }
+    EXPECT_GE(advanced, kPages - 2);
+    harness.run_until_ended();
+    EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 40)));
+    EXPECT_TRUE(harness.heard(later).finished.has_value());
+    EXPECT_EQ(engine.loop().stats().audited_pages_freed, kPages - 1);
+    EXPECT_EQ(engine.loop().stats().audited_pages_kept, 1);
+    EXPECT_EQ(pool.state(60), kv_cache::PageState::kQuarantined);
+    harness.expect_pages_balance(pools == Pools::kUnified ? 1 : 0, pools == Pools::kUnified ? 0 : 1);
+  }
+}
+
+// Several cached pages of one prompt are damaged: who is given them finds all at once, and is computed again once.
+TEST(DamagedPages, OfOneRowAreFoundTogether) {
+  for (const Pools pools : {Pools::kUnified, Pools::kSplit}) {
+    HarnessOptions options;
+    options.pools = pools;
+    options.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+    ServingHarness harness(options);
+    const auto prompt = make_prompt(1, 26);
+    harness.submit(prompt, 2);
+    harness.run_until_ended();
+    kv_cache::PagePool& pool = harness.first().loop().pool();
+    std::int64_t damaged = 0;
+    for (kv_cache::PageId page = 1; page <= 64; ++page) {
+      if (pool.state(page) != kv_cache::PageState::kCached) continue;
+      switch (pool.position(page)) {
+        case 0:
+          fault_injection::Access::tags(pool)[page] ^= 2;
+          break;
+        case 2:
+          fault_injection::Access::owners(pool)[page] ^= 2;
+          break;
+        case 3:
+          fault_injection::Access::positions(pool)[page] ^= 2;
+          break;
+        case 5:
+          fault_injection::Access::tags(pool)[page] ^= 2;
+          break;
+        default:
+          continue;
+      }
+      ++damaged;
+    }
+    ASSERT_EQ(damaged, 4);
+    const auto id = harness.submit(prompt, 6);
+    const auto shares = harness.submit(prompt, 6);
+    harness.run_until_ended();
+    for (const auto sequence : {id, shares}) {
+      EXPECT_THAT(harness.heard(sequence).ids(), ElementsAreArray(harness.expected(prompt, 6)));
+      EXPECT_EQ(harness.heard(sequence).report.integrity_recomputes, 1);
+    }
+    EXPECT_GE(harness.first().loop().stats().pages_quarantined, damaged);
+    harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined);
   }
 }
 

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto ticket = request::decode_ticket(bytes);
   if (!ticket.has_value()) {
-    TESSERA_CHECK(ticket.error().code() == base::StatusCode::kDataLoss && !ticket.error().message().empty());
+    TESSERA_CHECK(ticket.error().code() == base::StatusCode::kInvalidArgument && !ticket.error().message().empty());
     return 0;
   }
   const request::SequenceSpec& spec = ticket->spec;

@@ -110,8 +110,8 @@ class DecodeEngine {
     release(event.key);
   }
   void on(const kv_transfer::HandoffAborted& event) {
-    for (const auto& [page, cause] : event.quarantine) {
-      pool_->quarantine(*stream_, page, "fuzz", cause);
+    for (const auto& [lease, cause] : event.quarantine) {
+      pool_->quarantine(*stream_, lease.page, "fuzz", cause);
       if (cause == kv_cache::QuarantineCause::kFailedCheck) ++failed_pages_;
     }
     // The peer is gone, or says that it writes nothing more.

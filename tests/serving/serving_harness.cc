@@ -57,10 +57,11 @@ std::vector<std::int32_t> Heard::ids() const {
 }
 
 ServingHarness::ServingHarness(const HarnessOptions& options)
-    : options_(options), backend_(backends::cpu::make_reference_backend()) {
+    : options_(options), reference_(backends::cpu::make_reference_backend()) {
   const base::Clock& clock =
       options.driving == Driving::kByHand ? static_cast<const base::Clock&>(manual_clock_) : system_clock_;
-  server_ = std::make_unique<OracleServer>(server_options(options), *backend_, clock);
+  ops::Backend& backend = options.backend != nullptr ? *options.backend : *reference_;
+  server_ = std::make_unique<OracleServer>(server_options(options), backend, clock);
   if (options.driving == Driving::kThreads) server_->start_threads();
 }
 

@@ -35,7 +35,7 @@ struct HarnessOptions {
   ops::KvFormat decode_kv = ops::KvFormat::kF8E4M3;
   base::Nanoseconds handoff_timeout = std::chrono::seconds(120);
   std::int64_t prefill_ahead_max = 16;
-  engine::IntegrityConfig integrity;  // Of all engines.
+  engine::IntegrityConfig integrity;                // Of all engines.
   engine::StepObserver* first_observer = nullptr;   // Of the unified or prefill engine.
   engine::StepObserver* decode_observer = nullptr;  // Of the decode engine.
   std::function<void()> before_decode_forward;
@@ -43,6 +43,7 @@ struct HarnessOptions {
   std::function<void(const models::ForwardBatch&)> on_decode_batch;  // Of the decode engine.
   std::size_t event_queue = 1 << 16;
   router::RouterOptions router;
+  ops::Backend* backend = nullptr;  // Instead of a reference backend; outlives the harness.
 };
 
 // What a subscriber heard of one sequence.
@@ -107,7 +108,7 @@ class ServingHarness {
   const HarnessOptions options_;
   base::ManualClock manual_clock_;
   base::SystemClock system_clock_;
-  std::unique_ptr<ops::Backend> backend_;
+  const std::unique_ptr<ops::Backend> reference_;
   std::unique_ptr<OracleServer> server_;
 
   mutable std::mutex mutex_;

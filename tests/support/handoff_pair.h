@@ -239,8 +239,9 @@ class HandoffPair {
   }
   void on(kv_transfer::HandoffAborted& event) {
     EXPECT_FALSE(committed.contains(event.key) || aborted.contains(event.key)) << "two terminal events";
-    for (const auto& [page, cause] : event.quarantine) {
-      decode_pool->quarantine(*stream, page, event.status.message(), cause);
+    for (const auto& [lease, cause] : event.quarantine) {
+      EXPECT_TRUE(decode_pool->is_current(lease));
+      decode_pool->quarantine(*stream, lease.page, event.status.message(), cause);
     }
     fence_received(event.key);
     release_received(event.key);
