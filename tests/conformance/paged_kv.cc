@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -126,6 +127,20 @@ ops::KvCacheView PagedKv::view_of(std::vector<std::byte>& host_bytes) const {
 
 void PagedKv::set_bytes(const std::vector<std::byte>& host_bytes) {
   device_.backend().copy_to_device(device_.stream(), storage_.data(), host_bytes.data(), storage_.bytes());
+}
+
+void PagedKv::make_nan(int layer, int part, RowField field, int sequence, std::span<const std::int32_t> at) {
+  std::vector<std::byte> host = bytes();
+  const ops::KvCacheView view = view_of(host);
+  const bool elements = field == RowField::kElements;
+  const std::int64_t row_bytes = elements ? layout().row_bytes(part) : layout().row_scale_bytes(part);
+  for (const std::int32_t position : at) {
+    const std::int64_t row = slot(sequence, position);
+    const std::int64_t page = row / layout().page_size;
+    std::byte* rows = elements ? view.page_data(layer, part, page) : view.page_scales(layer, part, page);
+    std::memset(rows + row % layout().page_size * row_bytes, 0xff, static_cast<std::size_t>(row_bytes));
+  }
+  set_bytes(host);
 }
 
 std::int64_t new_tokens(std::span<const Window> windows) {

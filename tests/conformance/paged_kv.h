@@ -19,6 +19,9 @@ struct Window {
   std::int32_t new_tokens = 0;
 };
 
+// What of a token's row is damaged: its elements, or (in FP8) their scales alone.
+enum class RowField { kElements, kScales };
+
 class PagedKv {
  public:
   // capacities[s] tokens of pages for sequence s, at page ids shuffled by the seed, among pages that nobody uses. Every
@@ -56,6 +59,8 @@ class PagedKv {
   std::vector<std::byte> bytes();
   ops::KvCacheView view_of(std::vector<std::byte>& host_bytes) const;
   void set_bytes(const std::vector<std::byte>& host_bytes);
+  // Makes NaN of a part's rows at these positions of the sequence.
+  void make_nan(int layer, int part, RowField field, int sequence, std::span<const std::int32_t> at);
 
  private:
   Device& device_;

@@ -8,6 +8,10 @@ namespace tessera::backends::cuda {
 
 inline constexpr float kNoScore = -INFINITY;
 
+// Whether a run of keys had none that is seen, so that its result is left out. A run whose scores are all NaN has no
+// largest score either, but its total is NaN and must reach the result.
+__device__ __forceinline__ bool saw_nothing(float largest, float total) { return largest == kNoScore && !isnan(total); }
+
 // Factors with which two results are added: old ones are multiplied by `old_factor`, new ones by `new_factor`.
 struct Merge {
   float largest;

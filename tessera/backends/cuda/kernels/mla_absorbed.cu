@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_absorbed_kernel(MlaAbsorbedKe
     for (int r = 0; r < 2; ++r) {
       const int head = g + r * 8;
       const Merge merge(all_largest[r], largest[r]);
-      const bool counts = largest[r] != kNoScore || isnan(total[r]);
+      const bool counts = !saw_nothing(largest[r], total[r]);
       if (apart) {
         if (head >= tile.heads) continue;
         float* to = latent_partial(p, tile, head, split);
@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(MlaAbsorbedKernel p) {
     float total = 0.0f;
     for (std::int64_t split = 0; split < splits; ++split) {
       const float* from = latent_partial(p, tile, head, split);
-      if (from[p.rank] == kNoScore && !isnan(from[p.rank + 1])) continue;
+      if (saw_nothing(from[p.rank], from[p.rank + 1])) continue;
       const Merge merge(largest, from[p.rank]);
       total = merged(total, merge.old_factor, from[p.rank + 1], merge.new_factor);
       largest = merge.largest;

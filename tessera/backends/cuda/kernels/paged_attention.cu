@@ -275,7 +275,8 @@ __device__ __forceinline__ void attend_tile(WarpState<kDim>& state, const std::b
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int r = i / 2;
-      float weight = largest[r] == kNoScore ? 0.0f : expf(scores[n][i] - largest[r]);
+      // NaN scores give NaN weights even where no score is a number.
+      float weight = scores[n][i] == kNoScore ? 0.0f : expf(scores[n][i] - largest[r]);
       totals[r] += weight;
       if constexpr (kFp8) weight = __fmul_rn(weight, __shfl_sync(kFullWarp, value_scale, n * 8 + c * 2 + i % 2));
       scores[n][i] = weight;
@@ -458,7 +459,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(PagedAttentio
         for (int w = 1; w < kWarps; ++w) {
           // A warp that saw nothing changes nothing.
           old_factors[w][r] = kLeaveAlone;
-          if (warp_largest[w][r] == kNoScore) continue;
+          if (saw_nothing(warp_largest[w][r], warp_total[w][r])) continue;
           const Merge merge(largest, warp_largest[w][r]);
           total = merged(total, merge.old_factor, warp_total[w][r], merge.new_factor);
           largest = merge.largest;
@@ -468,7 +469,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(PagedAttentio
         split_largest[r] = largest;
         split_total[r] = total;
         old_factors[0][r] = kLeaveAlone;
-        if (largest != kNoScore) {
+        if (!saw_nothing(largest, total)) {
           const Merge merge(largest_so_far, largest);
           total_so_far = merged(total_so_far, merge.old_factor, total, merge.new_factor);
           largest_so_far = merge.largest;
@@ -534,7 +535,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(PagedAttentionKernel p)
     float total = 0.0f;
     for (std::int64_t s = 0; s < splits; ++s) {
       const float* from = partial(p, tile, kv_head, f, s);
-      if (from[p.head_dim] == kNoScore) continue;
+      if (saw_nothing(from[p.head_dim], from[p.head_dim + 1])) continue;
       const Merge merge(largest, from[p.head_dim]);
       total = merged(total, merge.old_factor, from[p.head_dim + 1], merge.new_factor);
       largest = merge.largest;
