@@ -1,14 +1,36 @@
-# Whether the CUDA backend is built. AUTO builds it wherever nvcc is found; instrumented builds (sanitizers, fuzzing) do
-# without it, because nvcc knows nothing of their instrumentation. Sets TESSERA_CUDA_ENABLED.
+# Whether the CUDA backend is built. AUTO builds it wherever a CUDA toolkit is found that can, and warns of one that
+# cannot; instrumented builds (sanitizers, fuzzing) do without it, because nvcc knows nothing of their instrumentation.
+# The environment's CUDACXX is the path of an nvcc, as it is for CMake. Sets TESSERA_CUDA_ENABLED.
+include(${CMAKE_CURRENT_LIST_DIR}/TesseraNvcc.cmake)
 set(TESSERA_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
 set(TESSERA_CUDA_ARCHITECTURES 90a CACHE STRING "Compute capabilities to build kernels for; a list, as CMake writes them")
 set(TESSERA_CUDA_ENABLED OFF)
-if(NOT TESSERA_CUDA STREQUAL "OFF" AND TESSERA_SANITIZER STREQUAL "" AND NOT TESSERA_FUZZ)
-  find_program(TESSERA_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
-  if(TESSERA_NVCC)
+set(TESSERA_CUDA_INSTRUMENTED OFF)
+if(NOT TESSERA_SANITIZER STREQUAL "" OR TESSERA_FUZZ)
+  set(TESSERA_CUDA_INSTRUMENTED ON)
+endif()
+if(TESSERA_CUDA STREQUAL "ON" AND TESSERA_CUDA_INSTRUMENTED)
+  message(FATAL_ERROR "TESSERA_CUDA is ON, and builds with a sanitizer or for fuzzing have no CUDA backend")
+endif()
+if(NOT TESSERA_CUDA STREQUAL "OFF" AND NOT TESSERA_CUDA_INSTRUMENTED)
+  if(DEFINED ENV{CUDACXX})
+    find_program(TESSERA_NVCC $ENV{CUDACXX})
+  else()
+    find_program(TESSERA_NVCC nvcc PATHS /usr/local/cuda/bin)
+  endif()
+  # The trial takes seconds, so one that went well is not repeated.
+  set(TESSERA_NVCC_TO_TRY "${TESSERA_NVCC};${TESSERA_CUDA_ARCHITECTURES};${CMAKE_CXX_COMPILER}")
+  if(NOT TESSERA_NVCC_TRIED STREQUAL TESSERA_NVCC_TO_TRY)
+    tessera_nvcc_obstacle("${TESSERA_NVCC}" "${TESSERA_CUDA_ARCHITECTURES}" ${PROJECT_BINARY_DIR}/nvcc_trial
+                          TESSERA_NVCC_OBSTACLE)
+  endif()
+  if(NOT TESSERA_NVCC_OBSTACLE)
+    set(TESSERA_NVCC_TRIED "${TESSERA_NVCC_TO_TRY}" CACHE INTERNAL "The toolkit that was seen to build kernels")
     set(TESSERA_CUDA_ENABLED ON)
   elseif(TESSERA_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "TESSERA_CUDA is ON and nvcc was not found")
+    message(FATAL_ERROR "TESSERA_CUDA is ON: ${TESSERA_NVCC_OBSTACLE}")
+  elseif(TESSERA_NVCC)
+    message(WARNING "The CUDA backend is not built: ${TESSERA_NVCC_OBSTACLE}")
   endif()
 endif()
 

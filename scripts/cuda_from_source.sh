@@ -53,6 +53,6 @@ link() {
 }
 link tessera_bench_cuda "${benchmarks[@]}" "${library[@]}" "${kernels[@]}"
 link cuda_conformance_test "${cases[@]}" "${library[@]}" "${reference[@]}" "${kernels[@]}" ${prefix:+"-L$prefix/lib"} \
-  -lgtest_main -lgtest -lxxhash
+  -lgtest -lxxhash
 # Registers and spills of every kernel.
 grep -hE "Compiling entry|spill|Used" "$out"/objects/*.cu.o.log | c++filt >"$out/kernels.txt"

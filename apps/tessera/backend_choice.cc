@@ -5,6 +5,7 @@
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tessera/backends/cuda/cuda_backend.h"
+#include "tessera/models/config.h"
 
 namespace tessera::app {
 
@@ -39,6 +40,23 @@ base::Result<std::unique_ptr<ops::Backend>> make_backend(const BackendOptions& o
   if (options.simd_target == "avx512") simd.target = SimdTarget::kAvx512;
   if (options.simd_target == "avx512_bf16") simd.target = SimdTarget::kAvx512Bf16;
   return backends::cpu::make_simd_backend(simd);
+}
+
+base::Status check_model(const BackendOptions& options, const std::filesystem::path& dir) {
+  if (options.device != "cuda") return base::ok_status();
+  TESSERA_ASSIGN_OR_RETURN(const models::ModelConfig config, models::read_config(dir));
+  backends::cuda::CudaModelSizes sizes;
+  sizes.vocab_size = config.vocab_size;
+  if (config.gqa.has_value()) {
+    sizes.num_key_value_heads = config.gqa->num_key_value_heads;
+    sizes.head_dim = config.gqa->head_dim;
+  }
+  if (config.dsa.has_value()) {
+    sizes.index_n_heads = config.dsa->index_n_heads;
+    sizes.index_head_dim = config.dsa->index_head_dim;
+  }
+  if (config.moe.has_value()) sizes.n_routed_experts = config.moe->n_routed_experts;
+  return backends::cuda::check_cuda_model(sizes).with_context((dir / models::kConfigFileName).string());
 }
 
 base::Result<base::MachineMemory> read_memory(const BackendOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,10 @@ void add_backend_options(CLI::App& command, BackendOptions& options);
 // unimplemented: the processor lacks the instruction set that was asked for, or this build has no kernels for the GPU.
 // unavailable: there is no GPU.
 base::Result<std::unique_ptr<ops::Backend>> make_backend(const BackendOptions& options);
+
+// unimplemented: the backend's ops would refuse the model in this folder, as its config.json describes it. To be asked
+// before it is loaded.
+base::Status check_model(const BackendOptions& options, const std::filesystem::path& dir);
 
 // Of the device that the backend's weights and pages lie on; to be read before they do.
 base::Result<base::MachineMemory> read_memory(const BackendOptions& options);

@@ -179,6 +179,7 @@ class Serving {
     const std::filesystem::path dir(options.model);
     TESSERA_ASSIGN_OR_RETURN(backend_, make_backend(options.backend));
     base::log().info("backend {}", backend_->name());
+    TESSERA_RETURN_IF_ERROR(check_model(options.backend, dir));
     TESSERA_ASSIGN_OR_RETURN(TextFiles text_files, load_text_files(dir, options.chat_format));
     tokenizer_ = std::move(text_files.tokenizer);
     chat_format_ = std::move(text_files.chat_format);

@@ -81,6 +81,7 @@ class Measurement {
   base::Status load() {
     TESSERA_ASSIGN_OR_RETURN(memory_, app::read_memory(options_.backend));
     TESSERA_ASSIGN_OR_RETURN(backend_, app::make_backend(options_.backend));
+    TESSERA_RETURN_IF_ERROR(app::check_model(options_.backend, options_.model));
     app::Progress progress("loading weights");
     TESSERA_ASSIGN_OR_RETURN(loaded_, models::load_model(options_.model, *backend_, [&](const auto& done) {
                                progress.update(done.bytes_done, done.bytes_total);

@@ -103,6 +103,12 @@ ops::Weight Device::weight(const HostMatrix& values, ops::WeightFormat format, o
   return std::move(*weight);
 }
 
+void BackendTest::synchronize_or_die() {
+  stream().synchronize();
+  const base::Status health = backend().health();
+  TESSERA_CHECK(health.ok(), health.to_string());
+}
+
 std::vector<ops::KvFormat> BackendTest::kv_formats() {
   std::vector<ops::KvFormat> formats;
   for (const ops::KvFormat format : {ops::KvFormat::kF32, ops::KvFormat::kBF16, ops::KvFormat::kF8E4M3}) {

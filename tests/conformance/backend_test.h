@@ -128,6 +128,8 @@ class BackendTest : public testing::TestWithParam<std::size_t> {
   Tolerance tolerance(const Tolerance& exact, const Tolerance& wide) const {
     return device_.arithmetic() == Arithmetic::kDouble ? exact : wide;
   }
+  // For cases of what a backend refuses: the host aborts at once, a device finds out while it runs and has failed.
+  void synchronize_or_die();
   // The KV formats that the backend supports.
   std::vector<ops::KvFormat> kv_formats();
   Device device_;

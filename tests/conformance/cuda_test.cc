@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include "tessera/backends/cuda/cuda_backend.h"
 #include "tests/conformance/paged_kv.h"
@@ -74,6 +75,28 @@ TEST_P(CudaTest, SplittingTheContextChangesNoBit) {
                               attend(whole, *kv_whole, heads, kv_heads, window, q.slice(0, 1), scale)))
             << "length " << length;
       }
+    }
+  }
+}
+
+TEST_P(CudaTest, NaNInOneSplitReachesTheResultOfABlockThatWalksOverAll) {
+  // Split among blocks, it is a case of every backend (attention_nan_test.cc).
+  constexpr std::uint64_t kSeed = 1507;
+  constexpr std::int32_t kLength = 1100;
+  constexpr std::int32_t kHeadDim = 64;
+  Device whole({"cuda", Arithmetic::kFloat, "",
+                [] { return std::move(backends::cuda::make_cuda_backend({.attention_workspace_bytes = 0}).value()); }});
+  for (const ops::KvFormat format : kv_formats()) {
+    for (const std::int32_t begin : {0, 512, 1024}) {
+      SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", from " << begin);
+      const auto kv = sequence(whole, ops::gqa_kv_layout(format, 1, 64, 1, kHeadDim), kLength, kSeed);
+      std::vector<std::int32_t> at(static_cast<std::size_t>(std::min(512, kLength - begin)));
+      std::iota(at.begin(), at.end(), begin);
+      kv->make_nan(0, ops::kPartK, RowField::kElements, 0, at);
+      Random random(kSeed);
+      const HostMatrix q = random_matrix(random, 1, 2 * kHeadDim);
+      const HostMatrix out = attend(whole, *kv, 2, 1, std::vector<Window>{{0, kLength, 1}}, q, 0.125f);
+      for (const float x : out.values) ASSERT_TRUE(std::isnan(x));
     }
   }
 }
@@ -162,6 +185,37 @@ TEST_P(CudaTest, CopiesLargerThanTheirBuffersArrive) {
   EXPECT_TRUE(pieces == host);
 }
 
+TEST_P(CudaTest, NamesTheSizeOfAModelThatItsKernelsDoNotTake) {
+  using backends::cuda::check_cuda_model;
+  using backends::cuda::CudaModelSizes;
+  const CudaModelSizes most{.vocab_size = 1 << 21,
+                            .num_key_value_heads = 256,
+                            .head_dim = 256,
+                            .index_n_heads = 128,
+                            .index_head_dim = 256,
+                            .n_routed_experts = 4096};
+  EXPECT_TRUE(check_cuda_model(most).ok());
+  EXPECT_TRUE(check_cuda_model({}).ok());
+  const auto expect_refused = [&](std::int64_t CudaModelSizes::* field, const std::string& name) {
+    CudaModelSizes sizes = most;
+    const std::int64_t limit = sizes.*field;
+    ++(sizes.*field);
+    const base::Status status = check_cuda_model(sizes);
+    EXPECT_EQ(status.code(), base::StatusCode::kUnimplemented);
+    EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+    // A row is bounded by the product of two.
+    if (field != &CudaModelSizes::num_key_value_heads) {
+      EXPECT_NE(status.message().find(std::to_string(limit)), std::string::npos) << status.message();
+    }
+  };
+  expect_refused(&CudaModelSizes::vocab_size, "vocab_size");
+  expect_refused(&CudaModelSizes::num_key_value_heads, "num_key_value_heads * head_dim of 65792");
+  expect_refused(&CudaModelSizes::head_dim, "head_dim");
+  expect_refused(&CudaModelSizes::index_n_heads, "index_n_heads");
+  expect_refused(&CudaModelSizes::index_head_dim, "index_head_dim");
+  expect_refused(&CudaModelSizes::n_routed_experts, "n_routed_experts");
+}
+
 using CudaDeathTest = CudaTest;
 INSTANTIATE_TEST_SUITE_P(Backends, CudaDeathTest, testing::Range<std::size_t>(1, 2), backend_case_name);
 
@@ -208,7 +262,7 @@ TEST_P(CudaDeathTest, RefusesAnEntryOutsideOfThePageTable) {
         {
           backend().check_digests(stream(),
                                   {checked.pages, kv.cache(), 0, recorded.data(), 1, entries.data(), verdicts.data()});
-          stream().synchronize();
+          synchronize_or_die();
         },
         "outside of the page table");
   }

@@ -63,7 +63,7 @@ TEST_P(EmbeddingDeathTest, RefusesAnIdOutsideTheTable) {
     EXPECT_DEATH(
         {
           backend().embedding(stream(), {&weight, ids.span(), out.view()});
-          stream().synchronize();
+          synchronize_or_die();
         },
         "token id");
   }

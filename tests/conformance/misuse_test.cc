@@ -83,7 +83,7 @@ TEST_P(MisuseDeathTest, MoreQueriesThanKeys) {
       {
         backend().paged_attention(stream(),
                                   {q.view(), cu, checked.pages, kv.cache(), 0, 4, kHeads, kHeadDim, 1.0f, out.view()});
-        stream().synchronize();
+        synchronize_or_die();
       },
       "3 queries over 2");
 }

@@ -373,7 +373,12 @@ TEST_P(VerifyPagesDeathTest, RefusesATokenOfNoRow) {
   for (const std::int32_t row : {-1, 3}) {
     Step s;
     s.token_rows[1] = row;
-    EXPECT_DEATH(run(s), "check failed");
+    EXPECT_DEATH(
+        {
+          run(s);
+          synchronize_or_die();
+        },
+        "check failed");
   }
 }
 

@@ -8,6 +8,11 @@
 
 #include "tessera/backends/cuda/cuda_ops.h"
 #include "tessera/backends/cuda/kernels/device_check.h"
+#include "tessera/backends/cuda/kernels/dsa_select.h"
+#include "tessera/backends/cuda/kernels/moe_route.h"
+#include "tessera/backends/cuda/kernels/page_images.h"
+#include "tessera/backends/cuda/kernels/paged_attention.h"
+#include "tessera/backends/cuda/kernels/sample_tokens.h"
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/ops/param_checks.h"
@@ -28,15 +33,34 @@ bool succeeded(cudaError_t error) {
   return false;
 }
 
+// Of find_kernels.
+bool is_of_another_architecture(cudaError_t error) {
+  return error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
+}
+
 }  // namespace
 
+bool cuda_is_built() { return true; }
+
 base::Status cuda_availability() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) return base::unavailable("no CUDA driver");
   int devices = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) {
+  cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && devices == 0)) {
     static_cast<void>(cudaGetLastError());
-    return base::unavailable(fmt::format("no CUDA device: {}", cudaGetErrorString(error)));
+    return base::unavailable("no CUDA device");
   }
-  return devices > 0 ? base::ok_status() : base::unavailable("no CUDA device");
+  for (int device = 0; device < devices && error == cudaSuccess; ++device) {
+    error = cudaSetDevice(device);
+    if (error != cudaSuccess) break;
+    const cudaError_t found = find_kernels();
+    if (found == cudaSuccess) return base::ok_status();
+    if (!is_of_another_architecture(found)) error = found;
+  }
+  static_cast<void>(cudaGetLastError());
+  if (error == cudaSuccess) return base::unimplemented("this build has no kernels for any CUDA device of this machine");
+  return base::internal_error(fmt::format("CUDA: {}: {}", cudaGetErrorName(error), cudaGetErrorString(error)));
 }
 
 base::Result<std::unique_ptr<ops::Backend>> make_cuda_backend(const CudaOptions& options) {
@@ -49,13 +73,37 @@ base::Result<std::unique_ptr<ops::Backend>> make_cuda_backend(const CudaOptions&
   if (const cudaError_t error = cudaGetDeviceProperties(&properties, options.device); error != cudaSuccess) {
     return base::failure(device_error(options.device, error));
   }
-  if (!succeeded(find_kernels())) {
+  if (const cudaError_t error = find_kernels(); error != cudaSuccess) {
+    if (!is_of_another_architecture(error)) return base::failure(device_error(options.device, error));
+    static_cast<void>(cudaGetLastError());
     return base::failure(base::unimplemented(
         fmt::format("CUDA device {} ({}, compute capability {}.{}): this build has no kernels for it", options.device,
                     properties.name, properties.major, properties.minor)));
   }
   return std::make_unique<CudaBackend>(options, fmt::format("cuda ({})", properties.name),
                                        properties.multiProcessorCount);
+}
+
+base::Status check_cuda_model(const CudaModelSizes& sizes) {
+  constexpr std::int64_t kBytesOfBF16 = 2;
+  const struct {
+    const char* field;
+    std::int64_t value;
+    std::int64_t max;
+  } bounds[] = {
+      {"vocab_size", sizes.vocab_size, kSampleVocabularyMax},
+      {"head_dim", sizes.head_dim, kHeadDimMax},
+      {"num_key_value_heads * head_dim", sizes.num_key_value_heads * sizes.head_dim, kPageRowBytesMax / kBytesOfBF16},
+      {"index_n_heads", sizes.index_n_heads, kIndexHeadsMax},
+      {"index_head_dim", sizes.index_head_dim, kIndexHeadDimMax},
+      {"n_routed_experts", sizes.n_routed_experts, kRouteExpertsMax}};
+  for (const auto& bound : bounds) {
+    if (bound.value > bound.max) {
+      return base::unimplemented(
+          fmt::format("{} of {}: the CUDA backend takes up to {}", bound.field, bound.value, bound.max));
+    }
+  }
+  return base::ok_status();
 }
 
 base::Result<base::MachineMemory> cuda_memory(const CudaOptions& options) {

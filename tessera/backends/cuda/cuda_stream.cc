@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
@@ -16,7 +18,17 @@ CudaStream::CudaStream(std::shared_ptr<DeviceHealth> health, const StreamConfig&
 }
 
 bool CudaStream::make() {
-  const auto good = [&](cudaError_t error) { return health_->check(error, "making a stream"); };
+  const auto good = [&](cudaError_t error) {
+    if (error != cudaErrorMemoryAllocation) return health_->check(error, "making a stream");
+    // The device works, but nothing can be done on it without a stream.
+    static_cast<void>(cudaGetLastError());
+    health_->fail(base::resource_exhausted(
+        fmt::format("no memory for the buffers of a stream on CUDA device {}: {} MiB "
+                    "there, of which {} for split attention, and {} pinned",
+                    config_.device, (kSegments * kStageBytesMax + config_.workspace_bytes) >> 20,
+                    config_.workspace_bytes >> 20, (kSegments * kStageBytesMax + kReadbackBytes) >> 20)));
+    return false;
+  };
   if (!health_->ok() || !good(cudaSetDevice(config_.device)) ||
       !good(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking)) ||
       !good(cudaHostAlloc(reinterpret_cast<void**>(&fault_), sizeof(DeviceFault), cudaHostAllocMapped)) ||
@@ -53,33 +65,34 @@ CudaStream::~CudaStream() {
 bool CudaStream::begin() { return health_->ok() && health_->check(cudaSetDevice(config_.device), "cudaSetDevice"); }
 
 void CudaStream::synchronize() {
-  const bool arrived = begin() && health_->check(cudaStreamSynchronize(handle_), "synchronizing a stream");
-  if (arrived) check_fault();
+  bool arrived = begin() && health_->check(cudaStreamSynchronize(handle_), "synchronizing a stream");
+  if (arrived) {
+    if (base::Status fault = device_fault(); !fault.ok()) {
+      health_->fail(std::move(fault));
+      arrived = false;
+    }
+  }
   deliver_readbacks(arrived);
 }
 
-void CudaStream::check_fault() const {
+base::Status CudaStream::device_fault() const {
   const std::int64_t* v = fault_->values;
+  const auto refused = [](std::string what) { return base::internal_error("CUDA: a kernel was given " + what); };
   switch (static_cast<FaultKind>(fault_->kind)) {
     case FaultKind::kNone:
-      return;
+      return base::ok_status();
     case FaultKind::kTokenId:
-      TESSERA_CHECK(false, fmt::format("token id {} of {}", v[0], v[1]));
-      return;
+      return refused(fmt::format("token id {} of {}", v[0], v[1]));
     case FaultKind::kQueriesOverKeys:
-      TESSERA_CHECK(false, fmt::format("row {}: {} queries over {} tokens of KV", v[0], v[1], v[2]));
-      return;
+      return refused(fmt::format("row {}: {} queries over {} tokens of KV", v[0], v[1], v[2]));
     case FaultKind::kTokenRow:
-      TESSERA_CHECK(false, fmt::format("token {} of row {} of {}", v[0], v[1], v[2]));
-      return;
+      return refused(fmt::format("token {} of row {} of {}", v[0], v[1], v[2]));
     case FaultKind::kSlot:
-      TESSERA_CHECK(false, fmt::format("token {}: slot {} of {}", v[0], v[1], v[2]));
-      return;
+      return refused(fmt::format("token {}: slot {} of {}", v[0], v[1], v[2]));
     case FaultKind::kPageTableEntry:
-      TESSERA_CHECK(false, fmt::format("entry {}: row {}, index {} is outside of the page table", v[0], v[1], v[2]));
-      return;
+      return refused(fmt::format("entry {}: row {}, index {} is outside of the page table", v[0], v[1], v[2]));
   }
-  TESSERA_CHECK(false, fmt::format("device fault {}", fault_->kind));
+  return refused(fmt::format("something wrong: device fault {}", fault_->kind));
 }
 
 void CudaStream::deliver_readbacks(bool arrived) {

@@ -72,7 +72,8 @@ class CudaStream final : public ops::Stream {
   // Room for `bytes` in the upload ring; its offset, or -1 after a failure.
   std::int64_t reserve_upload(std::int64_t bytes);
   void deliver_readbacks(bool arrived);
-  void check_fault() const;
+  // What a kernel found wrong with the numbers that it was given; ok if nothing.
+  base::Status device_fault() const;
 
   const std::shared_ptr<DeviceHealth> health_;
   const StreamConfig config_;

@@ -1,6 +1,7 @@
 #include "tessera/backends/cuda/device_health.h"
 
 #include <string>
+#include <utility>
 
 #include "tessera/base/logging.h"
 
@@ -12,10 +13,14 @@ base::Status DeviceHealth::status() const {
 }
 
 void DeviceHealth::fail(std::string_view what, cudaError_t error) {
+  fail(base::internal_error("CUDA: " + std::string(what) + ": " + cudaGetErrorName(error) + ": " +
+                            cudaGetErrorString(error)));
+}
+
+void DeviceHealth::fail(base::Status status) {
   const std::lock_guard lock(mutex_);
   if (!status_.ok()) return;
-  status_ = base::internal_error("CUDA: " + std::string(what) + ": " + cudaGetErrorName(error) + ": " +
-                                 cudaGetErrorString(error));
+  status_ = std::move(status);
   failed_.store(true, std::memory_order_release);
   base::log().error("the device has failed: {}", status_.message());
 }

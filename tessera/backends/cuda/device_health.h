@@ -20,6 +20,7 @@ class DeviceHealth {
   base::Status status() const;
   // Keeps the first failure.
   void fail(std::string_view what, cudaError_t error);
+  void fail(base::Status status);
   // Whether the call succeeded; keeps its failure if not.
   bool check(cudaError_t error, std::string_view what) {
     if (error == cudaSuccess) [[likely]]

@@ -3,11 +3,15 @@
 
 namespace tessera::backends::cuda {
 
-base::Status cuda_availability() { return base::unimplemented("this build has no CUDA backend: nvcc was not found"); }
+bool cuda_is_built() { return false; }
+
+base::Status cuda_availability() { return base::unimplemented("this build has no CUDA backend"); }
 
 base::Result<std::unique_ptr<ops::Backend>> make_cuda_backend(const CudaOptions&) {
   return base::failure(cuda_availability());
 }
+
+base::Status check_cuda_model(const CudaModelSizes&) { return cuda_availability(); }
 
 base::Result<base::MachineMemory> cuda_memory(const CudaOptions&) { return base::failure(cuda_availability()); }
 
