@@ -10,6 +10,7 @@ Usage: cuda_serving.py TESSERA TRAINED_MODEL... [--make-tiny MAKE_TINY_MODEL], w
 import concurrent.futures
 import http.client
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,10 @@ MAX_TOKENS = 48
 # Nats, on average over equal tokens: log-probabilities differ by what BF16 activations, rounded in another order, make of
 # them, and with FP8 pages by more, since values near the middle of two codes fall either way.
 MEAN_ERROR_MAX = {"bf16": 0.02, "auto": 0.05}
+# Nats between the two tokens where a stream of BF16 pages parts: the widest that was seen is 0.175.
+GAP_MAX = 0.3
+# What `tessera` says where there is nothing to test, and no other failure of CUDA.
+NO_DEVICE = re.compile(r"no CUDA (device|driver)$|this build has no (CUDA backend|kernels for any CUDA device)", re.M)
 TEXT = """Question: Tom has 14 apples and buys 23 more, then gives 9 to Anna. How many apples does he have? Answer: The \
 parcel for Berlin is in room 7; the parcel for Lisbon is in room 12; the parcel for Oslo is in room 31. Which room holds \
 the parcel for Lisbon? It is in room 12. Write a function that adds two numbers and returns the sum. def add(a, b): return \
@@ -93,15 +98,18 @@ def check_model(tessera, model, name, trained):
         gpu = Server(tessera, model, "--device", "cuda", *flags)
         assert any("backend cuda" in line for line in gpu.log), gpu.log
         together = streams(gpu)
-        solo = [answer(gpu, stream) for stream in range(0, STREAMS, ALONE)]
         end(gpu)
+        # By a server that has never seen them: none of their pages is cached.
+        fresh = Server(tessera, model, "--device", "cuda", *flags)
+        solo = [answer(fresh, stream) for stream in range(0, STREAMS, ALONE)]
+        end(fresh)
         assert together[::ALONE] == solo, [i for i, text in enumerate(solo) if together[ALONE * i] != text]
         assert len({"".join(tokens) for tokens, _, _ in together}) > STREAMS // 4, "answers hardly depend on their prompts"
         mean, largest, gap = compare(f"{name}, KV {kv}, the GPU and the CPU's best", expected, together)
         if trained:
             assert mean <= MEAN_ERROR_MAX[kv], mean
             # Both tokens' log-probabilities are off.
-            assert kv != "bf16" or gap <= 2 * largest, (gap, largest)
+            assert kv != "bf16" or gap <= min(GAP_MAX, 2 * largest), (gap, largest)
 
 
 def main():
@@ -115,9 +123,10 @@ def main():
     tessera, *models = arguments
     probe = subprocess.run([tessera, "serve", "--model", "/nonexistent", "--device", "cuda", "--once", "x"],
                            capture_output=True, text=True, timeout=120)
-    if "CUDA" in probe.stderr:
+    if NO_DEVICE.search(probe.stderr):
         print("skipped:", probe.stderr.strip().splitlines()[-1])
         sys.exit(SKIPPED)
+    assert "CUDA" not in probe.stderr, probe.stderr
     for model in models:
         check_model(tessera, model, model.rstrip("/").rsplit("/", 1)[-1], trained=True)
     names = []
