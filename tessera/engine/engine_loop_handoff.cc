@@ -135,7 +135,8 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
     drop(sequence);
     return;
   }
-  if (event.verdict.has_value() && (event.verdict->failed_checks & ops::kCheckDigest) != 0) {
+  // That check alone: a verdict that failed every one comes of a device that could not be read, and names no page.
+  if (event.verdict.has_value() && event.verdict->failed_checks == ops::kCheckDigest) {
     // Its steps did not look at bytes: what they emitted may be wrong already, and so may what other readers did.
     condemn(static_cast<kv_cache::PageId>(event.verdict->page_id), *event.verdict, "handoff");
   }
