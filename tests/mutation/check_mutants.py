@@ -20,7 +20,7 @@ import mutants
 
 # The programs, cheapest first, and what of them can notice; a mutant is tried against all until one fails.
 PROGRAMS = {
-    "kv_cache": "VerifierTest.*:PrefixCache*:ChainKey*",
+    "kv_cache": "VerifierTest.*:DigestChecker*:PrefixCache*:ChainKey*",
     "conformance": "*VerifyPages*:*CheckDigests*:*DigestTokens*:*DigestPages*",
     "kv_transfer": "-*Threads*",
     "corruption": "*",
