@@ -48,8 +48,8 @@ class CudaBench {
     round(2);
     // About 20 ms a round.
     const std::int64_t count = std::clamp<std::int64_t>(static_cast<std::int64_t>(0.02 / round(3)), 3, 2000);
-    std::vector<double> seconds;
-    for (int i = 0; i < 5; ++i) seconds.push_back(round(count));
+    std::vector<double> seconds(5);
+    for (double& second : seconds) second = round(count);
     std::sort(seconds.begin(), seconds.end());
     const double median = seconds[2];
     if (op == "copy") copy_rate_ = work.bytes / median;

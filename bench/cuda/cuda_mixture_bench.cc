@@ -82,6 +82,7 @@ void experts(CudaBench& bench, ops::WeightFormat format, std::int64_t count, std
   TESSERA_CHECK(stack.has_value(), stack.error().to_string());
   for (const std::int64_t tokens : {1, 8, 32, 64, 1024}) {
     std::vector<std::int32_t> ids;
+    ids.reserve(static_cast<std::size_t>(tokens * kTaken));
     for (std::int64_t place = 0; place < tokens * kTaken; ++place) {
       ids.push_back(static_cast<std::int32_t>(place * 37 % count));
     }

@@ -19,6 +19,7 @@ class OpsBench : public CudaBench {
   void linear(std::int64_t k, std::int64_t n, const std::vector<std::int64_t>& token_counts) {
     const std::int64_t copies = 1 + kBeyondCaches / (k * n * 2);
     std::vector<ops::Weight> weights;
+    weights.reserve(static_cast<std::size_t>(copies));
     for (std::int64_t i = 0; i < copies; ++i) {
       weights.push_back(random_weight(ops::WeightFormat::kBF16, ops::WeightUsage::kLinear, n, k));
     }

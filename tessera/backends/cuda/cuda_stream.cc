@@ -77,7 +77,7 @@ void CudaStream::synchronize() {
 
 base::Status CudaStream::device_fault() const {
   const std::int64_t* v = fault_->values;
-  const auto refused = [](std::string what) { return base::internal_error("CUDA: a kernel was given " + what); };
+  const auto refused = [](const std::string& what) { return base::internal_error("CUDA: a kernel was given " + what); };
   switch (static_cast<FaultKind>(fault_->kind)) {
     case FaultKind::kNone:
       return base::ok_status();
