@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,7 @@ class EngineLoop {
   void recompute_or_fail(Sequence& sequence, base::Status status);
   void condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where);
   base::Status no_room(std::int32_t integrity_recomputes, base::Status status) const;
+  bool recomputes() const { return config_.integrity.on_error == kv_cache::OnIntegrityError::kRecompute; }
   void preempt(Sequence& sequence);
   void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);
@@ -107,6 +109,7 @@ class EngineLoop {
   bool audit_quarantined();
 
   // engine_loop_integrity.cc: bytes of pages, outside of steps.
+  std::span<const ops::RowVerdict> check_bytes(std::span<const kv_cache::Lease> pages);
   void check_prefix(std::vector<kv_cache::Lease>& prefix);
   void check_what_was_read(const Sequence& sequence);
   void sweep();

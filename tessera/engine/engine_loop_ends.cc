@@ -68,7 +68,7 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
       info_.id, failed_check_names(verdict.failed_checks), where, sequence.spec.request_id, sequence.spec.id,
       verdict.logical_page, verdict.page_id, verdict.expected, verdict.found, sequence.leases.size());
   count_time(sequence);
-  if (config_.integrity.on_error == kv_cache::OnIntegrityError::kRecompute) check_what_was_read(sequence);
+  if (recomputes()) check_what_was_read(sequence);
   pages_->quarantine(sequence, verdict);
   recompute_or_fail(sequence, failed_check());
 }
@@ -78,9 +78,7 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
 void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
   const SequenceId id = sequence.spec.id;
   const IntegrityConfig& integrity = config_.integrity;
-  if (integrity.on_error == kv_cache::OnIntegrityError::kRecompute) check_what_was_read(sequence);
-  const bool may_recompute =
-      integrity.on_error == kv_cache::OnIntegrityError::kRecompute && !sequence.aborted && !sequence.read_damage;
+  const bool may_recompute = recomputes() && !sequence.aborted && !sequence.read_damage;
   if (may_recompute && config_.role == request::EngineRole::kDecode && sequence.state != SequenceState::kComputing) {
     // The prefill engine holds the sequence until the handoff is done: it hears how this one ended, and computes again
     // or says that the sequence failed. This engine has said nothing of the sequence yet.

@@ -56,6 +56,7 @@ void EngineLoop::end_failed_handoff(Sequence& sequence, const Event& event, cons
     fail_corrupt(sequence, *event.verdict, "handoff");
   } else if (is_damage(status)) {
     if (event.found_by == kv_transfer::FoundBy::kHere) ++counters_.check_failures;
+    if (recomputes()) check_what_was_read(sequence);
     recompute_or_fail(sequence, public_status(status));
   } else {
     fail(sequence, no_room(sequence.integrity_recomputes, public_status(status)));

@@ -13,12 +13,18 @@ bool failed(const ops::RowVerdict& verdict) { return verdict.failed_checks != 0;
 
 }  // namespace
 
+// Verdict i is of pages[i]; valid until the next check.
+std::span<const ops::RowVerdict> EngineLoop::check_bytes(std::span<const kv_cache::Lease> pages) {
+  const base::Nanoseconds begin = parts_.clock.now();
+  const std::span<const ops::RowVerdict> verdicts = digests_->check_pages(*stream_, *pool_, pages);
+  counters_.sweep_ns += (parts_.clock.now() - begin).count();
+  return verdicts;
+}
+
 // The pages of a prefix hit, before anything reads them: the first one that is not sound ends the hit.
 void EngineLoop::check_prefix(std::vector<kv_cache::Lease>& prefix) {
   if (digests_ == nullptr || prefix.empty()) return;
-  const base::Nanoseconds begin = parts_.clock.now();
-  const std::span<const ops::RowVerdict> verdicts = digests_->check_pages(*stream_, *pool_, prefix);
-  counters_.sweep_ns += (parts_.clock.now() - begin).count();
+  const std::span<const ops::RowVerdict> verdicts = check_bytes(prefix);
   const auto bad = std::ranges::find_if(verdicts, failed);
   if (bad == verdicts.end()) return;
   const auto first_bad = static_cast<std::size_t>(bad - verdicts.begin());
@@ -42,9 +48,7 @@ void EngineLoop::check_what_was_read(const Sequence& sequence) {
     if (pool_->is_current(lease) && pool_->filled(lease.page) == computed) pages.push_back(lease);
   }
   if (pages.empty()) return;
-  const base::Nanoseconds begin = parts_.clock.now();
-  const std::span<const ops::RowVerdict> verdicts = digests_->check_pages(*stream_, *pool_, pages);
-  counters_.sweep_ns += (parts_.clock.now() - begin).count();
+  const std::span<const ops::RowVerdict> verdicts = check_bytes(pages);
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const bool bytes = (verdicts[i].failed_checks & ops::kCheckDigest) != 0;
     if (bytes && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], "sequence to be computed again");
@@ -54,12 +58,10 @@ void EngineLoop::check_what_was_read(const Sequence& sequence) {
 // Between steps, so that no page is being written.
 void EngineLoop::sweep() {
   if (!sweep_.has_value()) return;
-  const base::Nanoseconds begin = parts_.clock.now();
-  const std::vector<kv_cache::Lease> pages = sweep_->due(begin);
+  const std::vector<kv_cache::Lease> pages = sweep_->due(parts_.clock.now());
   if (pages.empty()) return;
-  const std::span<const ops::RowVerdict> verdicts = digests_->check_pages(*stream_, *pool_, pages);
+  const std::span<const ops::RowVerdict> verdicts = check_bytes(pages);
   counters_.pages_swept += std::ssize(pages);
-  counters_.sweep_ns += (parts_.clock.now() - begin).count();
   for (std::size_t i = 0; i < pages.size(); ++i) {
     // A page below one that was condemned just now may be free by now.
     if (failed(verdicts[i]) && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], "sweep");

@@ -182,6 +182,7 @@ class PagePool {
   void set_filled(PageId page, std::int32_t filled);
   void make_free(ops::Stream& stream, PageId page, PageEvent event);
   void put_in_quarantine(ops::Stream& stream, PageId page, PageEvent event, QuarantineCause cause);
+  std::span<const std::byte> read_back(ops::Stream& stream, const void* device, std::int64_t bytes);
   bool reads_back(ops::Stream& stream, const void* device, std::int64_t bytes, const void* expected);
   bool rewrites_cleanly(ops::Stream& stream, std::byte* device, std::int64_t bytes);
   bool rewrites_cleanly(ops::Stream& stream, PageId page);

@@ -8,11 +8,15 @@
 
 namespace tessera::kv_cache {
 
-bool PagePool::reads_back(ops::Stream& stream, const void* device, std::int64_t bytes, const void* expected) {
+std::span<const std::byte> PagePool::read_back(ops::Stream& stream, const void* device, std::int64_t bytes) {
   TESSERA_CHECK(bytes <= std::ssize(audit_found_));
   backend_.copy_to_host(stream, audit_found_.data(), device, bytes);
   stream.synchronize();
-  return std::memcmp(audit_found_.data(), expected, static_cast<std::size_t>(bytes)) == 0;
+  return std::span(audit_found_).first(static_cast<std::size_t>(bytes));
+}
+
+bool PagePool::reads_back(ops::Stream& stream, const void* device, std::int64_t bytes, const void* expected) {
+  return std::memcmp(read_back(stream, device, bytes).data(), expected, static_cast<std::size_t>(bytes)) == 0;
 }
 
 // Every bit is seen as one and as zero.
@@ -20,10 +24,8 @@ bool PagePool::rewrites_cleanly(ops::Stream& stream, std::byte* device, std::int
   backend_.copy_to_device(stream, device, audit_pattern_.data(), bytes);
   const bool held_ones = reads_back(stream, device, bytes, audit_pattern_.data());
   backend_.fill_zero(stream, device, bytes);
-  backend_.copy_to_host(stream, audit_found_.data(), device, bytes);
-  stream.synchronize();
-  const auto found = std::span(audit_found_).first(static_cast<std::size_t>(bytes));
-  return std::ranges::all_of(found, [](std::byte b) { return b == std::byte{0}; }) && held_ones;
+  const auto is_zero = [](std::byte b) { return b == std::byte{0}; };
+  return std::ranges::all_of(read_back(stream, device, bytes), is_zero) && held_ones;
 }
 
 // The records end as those of a free page.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/ops/kv_conversion.h"
 
@@ -318,6 +319,35 @@ void check_sources(const WeightSource& kv_b_proj, const MlaShape& shape) {
   TESSERA_CHECK(kv_b_proj.rows == rows && kv_b_proj.cols == shape.kv_lora_rank,
                 fmt::format("kv_b_proj is [{}, {}], expected [{}, {}]", kv_b_proj.rows, kv_b_proj.cols, rows,
                             shape.kv_lora_rank));
+}
+
+base::Status check_source(const WeightSource& source, std::string_view backend, std::int64_t element_bytes_max) {
+  const bool vector = source.usage == WeightUsage::kVector;
+  const auto count = base::checked_mul(source.rows, source.cols);
+  const bool fits = count.has_value() && base::checked_mul(*count, element_bytes_max).has_value();
+  if (!fits || *count == 0 || (vector && source.rows != 1)) {
+    return base::invalid_argument(fmt::format("weight of shape [{}, {}]: expected {}", source.rows, source.cols,
+                                              vector ? "[1, n]" : "two positive dimensions"));
+  }
+  if (!is_quantized(source.format)) return base::ok_status();
+  if (source.usage != WeightUsage::kLinear) {
+    return base::unimplemented(fmt::format(
+        "weight format {} is not supported by backend {} in embeddings, routers and vectors; it takes {} and {} there",
+        weight_format_name(source.format), backend, weight_format_name(WeightFormat::kF32),
+        weight_format_name(WeightFormat::kBF16)));
+  }
+  TESSERA_CHECK(source.scales != nullptr, "a quantized weight without scales");
+  if (source.format == WeightFormat::kInt4Group) {
+    const std::int32_t group = source.group_size;
+    if (group != 32 && group != 64 && group != 128) {
+      return base::invalid_argument(fmt::format("weight groups of {}: expected 32, 64 or 128", group));
+    }
+    if (source.cols % group != 0) {
+      return base::invalid_argument(fmt::format("weight of shape [{}, {}]: groups of {} do not divide its rows",
+                                                source.rows, source.cols, group));
+    }
+  }
+  return base::ok_status();
 }
 
 }  // namespace tessera::ops

@@ -3,6 +3,10 @@
 // call it first. It reads host memory only; what lies in device memory is for the backend to trust or check.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
+#include "tessera/base/status.h"
 #include "tessera/ops/mla.h"
 #include "tessera/ops/moe.h"
 #include "tessera/ops/page_transfer.h"
@@ -37,5 +41,10 @@ void check_params(const SampleTokensParams& params);
 
 void check_sources(const ExpertSources& sources);
 void check_sources(const WeightSource& kv_b_proj, const MlaShape& shape);
+
+// Weights come from files, so that this one refuses and does not abort: ok, or why a backend of that name cannot
+// compute with the weight: its shape (of which no backend computes more than element_bytes_max bytes an element), its
+// groups, its format in this usage. That a quantized weight has scales is the caller's business, and checked.
+base::Status check_source(const WeightSource& source, std::string_view backend, std::int64_t element_bytes_max);
 
 }  // namespace tessera::ops

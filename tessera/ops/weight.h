@@ -34,6 +34,11 @@ constexpr const char* weight_format_name(WeightFormat format) {
   return "?";
 }
 
+// Stored as codes with scales.
+constexpr bool is_quantized(WeightFormat format) {
+  return format != WeightFormat::kF32 && format != WeightFormat::kBF16;
+}
+
 // What a weight is used for decides its layout.
 enum class WeightUsage : std::uint8_t {
   kLinear,     // Products: y = x W^T.

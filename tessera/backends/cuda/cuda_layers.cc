@@ -91,7 +91,7 @@ void CudaBackend::linear(ops::Stream& stream, const ops::LinearParams& params) {
   if (!s.begin()) return;
   const ops::Weight& weight = *params.weight;
   const auto* bias = params.bias == nullptr ? nullptr : static_cast<const float*>(params.bias->data);
-  if (weight.format != ops::WeightFormat::kF32 && weight.format != ops::WeightFormat::kBF16) {
+  if (is_quantized(weight.format)) {
     launch_quantized_linear({.in = params.in.f32(),
                              .in_stride = params.in.row_stride,
                              .tokens = params.in.rows,

@@ -79,7 +79,7 @@ SelectedPositions selected(const ops::TokenSelection* selection) {
 base::Result<ops::MlaUpProjection> CudaBackend::prepare_mla_up(const ops::WeightSource& source,
                                                                const ops::MlaShape& shape) {
   ops::check_sources(source, shape);
-  TESSERA_RETURN_IF_ERROR(check_source(source, name_));
+  TESSERA_RETURN_IF_ERROR(ops::check_source(source, name_, kElementBytesMax));
   TESSERA_RETURN_IF_ERROR(check_shape_limits(shape, name_));
   const std::vector<float> values = decode_weight(source);
   std::vector<base::BF16> rounded(values.size());

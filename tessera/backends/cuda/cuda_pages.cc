@@ -21,6 +21,21 @@ KvLayers hashed_layers(const ops::KvCacheView& cache) {
   return layers;
 }
 
+// Of a gather or a digest: what both take from `source`, and the images that a gather makes of it.
+template <typename Params>
+PageImagesKernel page_images(const Params& params, const ops::KvCacheView& source, const KvRows& images) {
+  TESSERA_CHECK(images.row_bytes <= kPageRowBytesMax, fmt::format("a row of {} bytes", images.row_bytes));
+  return {.table = params.pages.table() + params.row * params.pages.max_pages_per_row(),
+          .kv_len = params.pages.kv_lens() + params.row,
+          .source = rows_of_cache(source, params.layer),
+          .images = images,
+          .layer = params.layer,
+          .first_page = params.first_page,
+          .num_pages = params.num_pages,
+          .digest_key = params.digest_key,
+          .digests = params.digests};
+}
+
 }  // namespace
 
 void CudaBackend::verify_pages(ops::Stream& stream, const ops::VerifyPagesParams& params) {
@@ -36,19 +51,10 @@ void CudaBackend::gather_pages(ops::Stream& stream, const ops::GatherPagesParams
   TESSERA_CHECK(supports(params.source.layout.format) && supports(params.target.format));
   CudaStream& s = cuda_stream(stream);
   if (!s.begin()) return;
-  const KvRows images = rows_of_images(params.target, params.layer, params.images);
-  TESSERA_CHECK(images.row_bytes <= kPageRowBytesMax, fmt::format("a row of {} bytes", images.row_bytes));
-  launch_page_images({.table = params.pages.table() + params.row * params.pages.max_pages_per_row(),
-                      .kv_len = params.pages.kv_lens() + params.row,
-                      .source = rows_of_cache(params.source, params.layer),
-                      .images = images,
-                      .write_images = true,
-                      .layer = params.layer,
-                      .first_page = params.first_page,
-                      .num_pages = params.num_pages,
-                      .digest_key = params.digest_key,
-                      .digests = params.digests},
-                     s.launch());
+  PageImagesKernel kernel =
+      page_images(params, params.source, rows_of_images(params.target, params.layer, params.images));
+  kernel.write_images = true;
+  launch_page_images(kernel, s.launch());
   s.launched("gather_pages");
 }
 
@@ -58,17 +64,7 @@ void CudaBackend::digest_pages(ops::Stream& stream, const ops::DigestPagesParams
   CudaStream& s = cuda_stream(stream);
   if (!s.begin()) return;
   const KvRows images = rows_of_images(params.cache.layout, params.layer, nullptr);
-  TESSERA_CHECK(images.row_bytes <= kPageRowBytesMax, fmt::format("a row of {} bytes", images.row_bytes));
-  launch_page_images({.table = params.pages.table() + params.row * params.pages.max_pages_per_row(),
-                      .kv_len = params.pages.kv_lens() + params.row,
-                      .source = rows_of_cache(params.cache, params.layer),
-                      .images = images,
-                      .layer = params.layer,
-                      .first_page = params.first_page,
-                      .num_pages = params.num_pages,
-                      .digest_key = params.digest_key,
-                      .digests = params.digests},
-                     s.launch());
+  launch_page_images(page_images(params, params.cache, images), s.launch());
   s.launched("digest_pages");
 }
 

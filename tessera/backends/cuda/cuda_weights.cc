@@ -26,8 +26,6 @@ using ops::WeightUsage;
 
 constexpr std::int64_t kBlock = 128;
 
-bool is_quantized(WeightFormat format) { return format != WeightFormat::kF32 && format != WeightFormat::kBF16; }
-
 // Reads element `index` of an array that may lie at any byte of a mapped file.
 template <typename T>
 T load(const void* from, std::int64_t index) {
@@ -128,35 +126,6 @@ ExpertLayout expert_layout(WeightFormat format, std::int64_t experts, std::int64
   return layout;
 }
 
-base::Status check_source(const ops::WeightSource& source, std::string_view backend) {
-  const bool vector = source.usage == WeightUsage::kVector;
-  // The largest thing that is computed from the shape: padded F32 elements.
-  const auto count = base::checked_mul(source.rows, source.cols);
-  const bool fits = count.has_value() && base::checked_mul(*count, 4 * kProductChunk).has_value();
-  if (!fits || *count == 0 || (vector && source.rows != 1)) {
-    return base::invalid_argument(fmt::format("weight of shape [{}, {}]: expected {}", source.rows, source.cols,
-                                              vector ? "[1, n]" : "two positive dimensions"));
-  }
-  if (!is_quantized(source.format)) return base::ok_status();
-  if (source.usage != WeightUsage::kLinear) {
-    return base::unimplemented(fmt::format(
-        "weight format {} is not supported by backend {} in embeddings, routers and vectors; it takes {} and {} there",
-        ops::weight_format_name(source.format), backend, ops::weight_format_name(WeightFormat::kF32),
-        ops::weight_format_name(WeightFormat::kBF16)));
-  }
-  TESSERA_CHECK(source.scales != nullptr, "a quantized weight without scales");
-  if (source.format != WeightFormat::kInt4Group) return base::ok_status();
-  const std::int32_t group = source.group_size;
-  if (group != 32 && group != 64 && group != 128) {
-    return base::invalid_argument(fmt::format("weight groups of {}: expected 32, 64 or 128", group));
-  }
-  if (source.cols % group != 0) {
-    return base::invalid_argument(
-        fmt::format("weight of shape [{}, {}]: groups of {} do not divide its rows", source.rows, source.cols, group));
-  }
-  return base::ok_status();
-}
-
 std::vector<float> decode_weight(const ops::WeightSource& source) {
   const std::int64_t rows = source.rows;
   const std::int64_t cols = source.cols;
@@ -196,7 +165,7 @@ std::vector<float> decode_weight(const ops::WeightSource& source) {
 
 base::Result<ops::Weight> CudaBackend::prepare_weight(const ops::WeightSource& source) {
   TESSERA_CHECK(source.data != nullptr);
-  TESSERA_RETURN_IF_ERROR(check_source(source, name_));
+  TESSERA_RETURN_IF_ERROR(ops::check_source(source, name_, kElementBytesMax));
   ops::Weight weight;
   weight.format = source.format;
   weight.usage = source.usage;
@@ -242,7 +211,7 @@ base::Result<ops::ExpertStack> CudaBackend::prepare_experts(const ops::ExpertSou
                         {sources.down, "down projection", &layout.down}};
   for (const Kind& kind : kinds) {
     for (std::int64_t e = 0; e < stack.experts; ++e) {
-      const base::Status status = check_source(kind.from[static_cast<std::size_t>(e)], name_);
+      const base::Status status = ops::check_source(kind.from[static_cast<std::size_t>(e)], name_, kElementBytesMax);
       if (!status.ok()) return base::failure(status.with_context(fmt::format("{} of expert {}", kind.name, e)));
     }
   }

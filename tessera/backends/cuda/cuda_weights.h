@@ -3,11 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "tessera/backends/cuda/kernels/product_weight.h"
-#include "tessera/base/status.h"
 #include "tessera/ops/moe.h"
 #include "tessera/ops/weight.h"
 
@@ -41,8 +39,8 @@ struct ExpertLayout {
 ExpertLayout expert_layout(ops::WeightFormat format, std::int64_t experts, std::int64_t hidden,
                            std::int64_t intermediate);
 
-// ok, or why `backend` cannot compute with the weight: its shape, its groups, its format in this usage.
-base::Status check_source(const ops::WeightSource& source, std::string_view backend);
+// Bytes of an element in the largest thing that is computed from a weight's shape: padded F32 elements.
+inline constexpr std::int64_t kElementBytesMax = 4 * kProductChunk;
 
 // The weight in F32, row-major and dense, on the host.
 std::vector<float> decode_weight(const ops::WeightSource& source);

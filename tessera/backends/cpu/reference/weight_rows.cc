@@ -1,7 +1,5 @@
 #include "tessera/backends/cpu/reference/weight_rows.h"
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <cstring>
 
@@ -9,6 +7,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/dtype.h"
+#include "tessera/ops/param_checks.h"
 
 namespace tessera::backends::cpu {
 
@@ -27,42 +26,10 @@ T load(const void* from, std::int64_t index) {
   return value;
 }
 
-bool is_quantized(WeightFormat format) { return format != WeightFormat::kF32 && format != WeightFormat::kBF16; }
-
 // Bytes to which data must be aligned to be used in place.
 std::uintptr_t data_alignment(WeightFormat format) {
   if (format == WeightFormat::kF32) return 4;
   return format == WeightFormat::kBF16 ? 2 : 1;
-}
-
-base::Status check_source(const ops::WeightSource& source, std::string_view backend) {
-  const bool vector = source.usage == WeightUsage::kVector;
-  // The largest thing that is computed from the shape: F32 elements.
-  const auto count = base::checked_mul(source.rows, source.cols);
-  const bool fits = count.has_value() && base::checked_mul(*count, 4).has_value();
-  if (!fits || *count == 0 || (vector && source.rows != 1)) {
-    return base::invalid_argument(fmt::format("weight of shape [{}, {}]: expected {}", source.rows, source.cols,
-                                              vector ? "[1, n]" : "two positive dimensions"));
-  }
-  if (!is_quantized(source.format)) return base::ok_status();
-  if (source.usage != WeightUsage::kLinear) {
-    return base::unimplemented(fmt::format(
-        "weight format {} is not supported by backend {} in embeddings, routers and vectors; it takes {} and {} there",
-        ops::weight_format_name(source.format), backend, ops::weight_format_name(WeightFormat::kF32),
-        ops::weight_format_name(WeightFormat::kBF16)));
-  }
-  TESSERA_CHECK(source.scales != nullptr, "a quantized weight without scales");
-  if (source.format == WeightFormat::kInt4Group) {
-    const std::int32_t group = source.group_size;
-    if (group != 32 && group != 64 && group != 128) {
-      return base::invalid_argument(fmt::format("weight groups of {}: expected 32, 64 or 128", group));
-    }
-    if (source.cols % group != 0) {
-      return base::invalid_argument(fmt::format("weight of shape [{}, {}]: groups of {} do not divide its rows",
-                                                source.rows, source.cols, group));
-    }
-  }
-  return base::ok_status();
 }
 
 }  // namespace
@@ -141,7 +108,8 @@ const float* weight_row(const ops::Weight& weight, std::int64_t n, std::vector<f
 
 base::Result<ops::Weight> CpuBackendBase::prepare_row_major_weight(const ops::WeightSource& source) {
   TESSERA_CHECK(source.data != nullptr);
-  TESSERA_RETURN_IF_ERROR(check_source(source, name()));
+  // The largest thing that is computed from the shape: F32 elements.
+  TESSERA_RETURN_IF_ERROR(ops::check_source(source, name(), 4));
   ops::Weight weight;
   weight.format = source.format;
   weight.usage = source.usage;
