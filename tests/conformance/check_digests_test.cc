@@ -46,46 +46,40 @@ INSTANTIATE_TEST_SUITE_P(Backends, CheckDigestsTest, all_backends(), backend_cas
 
 TEST_P(CheckDigestsTest, WhatWasRecordedPassesAndAnythingElseIsNamed) {
   constexpr std::uint64_t kSeed = 1601;
-  for (const ops::KvFormat format : kv_formats()) {
-    for (const std::int32_t page_size : {16, 64}) {
-      SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", page size "
-                                      << page_size);
-      for (const ops::KvLayout& layout :
-           {ops::gqa_kv_layout(format, 2, page_size, 3, 20), indexed_layout(format, page_size)}) {
-        const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 129}, kSeed);
-        const std::vector<Window> windows = {{4, 129, 1}, {0, 1, 1}, {3, 65, 0}, {1, 63, 0}, {2, 64, 0}};
-        std::vector<std::uint64_t> sums = recorded(*kv, windows);
-        // All pages in any order, one of them twice.
-        Entries entries;
-        for (std::int32_t row = 4; row >= 0; --row) {
-          const std::int32_t length = windows[static_cast<std::size_t>(row)].kv_len;
-          for (std::int32_t j = 0; j * page_size < length; ++j) entries.push_back({row, j});
-        }
-        entries.push_back({0, 1});
-        for (const ops::RowVerdict& verdict : check(*kv, windows, sums, entries)) expect_clean(verdict);
+  for_each_layout(kv_formats(), kSeed, [&](const ops::KvLayout& layout) {
+    const std::int32_t page_size = layout.page_size;
+    const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 129}, kSeed);
+    const std::vector<Window> windows = {{4, 129, 1}, {0, 1, 1}, {3, 65, 0}, {1, 63, 0}, {2, 64, 0}};
+    std::vector<std::uint64_t> sums = recorded(*kv, windows);
+    // All pages in any order, one of them twice.
+    Entries entries;
+    for (std::int32_t row = 4; row >= 0; --row) {
+      const std::int32_t length = windows[static_cast<std::size_t>(row)].kv_len;
+      for (std::int32_t j = 0; j * page_size < length; ++j) entries.push_back({row, j});
+    }
+    entries.push_back({0, 1});
+    for (const ops::RowVerdict& verdict : check(*kv, windows, sums, entries)) expect_clean(verdict);
 
-        // One record is wrong: its page is named, and no other.
-        const std::int32_t page = kv->leases[4][1].page;
-        const std::uint64_t right = sums[static_cast<std::size_t>(page)];
-        for (const int bit : {0, 31, 32, 63}) {
-          sums[static_cast<std::size_t>(page)] = right ^ (1ull << bit);
-          const std::vector<ops::RowVerdict> verdicts = check(*kv, windows, sums, entries);
-          for (std::size_t i = 0; i < entries.size(); ++i) {
-            if (!(entries[i] == ops::PageTableEntry{0, 1})) {
-              expect_clean(verdicts[i]);
-              continue;
-            }
-            EXPECT_EQ(verdicts[i].failed_checks, ops::kCheckDigest);
-            EXPECT_EQ(verdicts[i].logical_page, 1);
-            EXPECT_EQ(verdicts[i].page_id, page);
-            EXPECT_EQ(verdicts[i].found, right);
-            EXPECT_EQ(verdicts[i].expected, right ^ (1ull << bit));
-          }
+    // One record is wrong: its page is named, and no other.
+    const std::int32_t page = kv->leases[4][1].page;
+    const std::uint64_t right = sums[static_cast<std::size_t>(page)];
+    for (const int bit : {0, 31, 32, 63}) {
+      sums[static_cast<std::size_t>(page)] = right ^ (1ull << bit);
+      const std::vector<ops::RowVerdict> verdicts = check(*kv, windows, sums, entries);
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        if (!(entries[i] == ops::PageTableEntry{0, 1})) {
+          expect_clean(verdicts[i]);
+          continue;
         }
-        EXPECT_TRUE(check(*kv, windows, sums, {}).empty());
+        EXPECT_EQ(verdicts[i].failed_checks, ops::kCheckDigest);
+        EXPECT_EQ(verdicts[i].logical_page, 1);
+        EXPECT_EQ(verdicts[i].page_id, page);
+        EXPECT_EQ(verdicts[i].found, right);
+        EXPECT_EQ(verdicts[i].expected, right ^ (1ull << bit));
       }
     }
-  }
+    EXPECT_TRUE(check(*kv, windows, sums, {}).empty());
+  });
 }
 
 TEST_P(CheckDigestsTest, EveryFlippedByteInUseIsSeenAndNoOther) {

@@ -25,32 +25,26 @@ INSTANTIATE_TEST_SUITE_P(Backends, DigestPagesTest, all_backends(), backend_case
 
 TEST_P(DigestPagesTest, IsTheSumOfTheRowsInUse) {
   constexpr std::uint64_t kSeed = 1201;
-  for (const ops::KvFormat format : kv_formats()) {
-    for (const std::int32_t page_size : {16, 64}) {
-      SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", page size "
-                                      << page_size);
-      for (const ops::KvLayout& layout :
-           {ops::gqa_kv_layout(format, 2, page_size, 3, 20), indexed_layout(format, page_size)}) {
-        const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 129}, kSeed);
-        const std::vector<std::int32_t> lengths = {1, 63, 64, 65, 129};
-        for (int s = 0; s < 5; ++s) {
-          const std::int32_t length = lengths[static_cast<std::size_t>(s)];
-          const auto pages = static_cast<std::int32_t>(base::ceil_div(length, page_size));
-          for (int layer = 0; layer < layout.num_layers; ++layer) {
-            for (const std::uint64_t key : {kDigestKey, std::uint64_t{0}, ~std::uint64_t{0}}) {
-              std::vector<std::uint64_t> want = expected(*kv, s, length, layer, key);
-              const std::vector<Window> windows = {{s, length, 0}};
-              EXPECT_EQ(digest(device_, *kv, windows, 0, layer, 0, pages, key), want);
-              EXPECT_EQ(digest(device_, *kv, windows, 0, layer, pages - 1, 1, key),
-                        std::vector<std::uint64_t>{want.back()});
-              want.push_back(0);  // A page past the row's end.
-              EXPECT_EQ(digest(device_, *kv, windows, 0, layer, 0, pages + 1, key), want);
-            }
-          }
+  for_each_layout(kv_formats(), kSeed, [&](const ops::KvLayout& layout) {
+    const std::int32_t page_size = layout.page_size;
+    const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 129}, kSeed);
+    const std::vector<std::int32_t> lengths = {1, 63, 64, 65, 129};
+    for (int s = 0; s < 5; ++s) {
+      const std::int32_t length = lengths[static_cast<std::size_t>(s)];
+      const auto pages = static_cast<std::int32_t>(base::ceil_div(length, page_size));
+      for (int layer = 0; layer < layout.num_layers; ++layer) {
+        for (const std::uint64_t key : {kDigestKey, std::uint64_t{0}, ~std::uint64_t{0}}) {
+          std::vector<std::uint64_t> want = expected(*kv, s, length, layer, key);
+          const std::vector<Window> windows = {{s, length, 0}};
+          EXPECT_EQ(digest(device_, *kv, windows, 0, layer, 0, pages, key), want);
+          EXPECT_EQ(digest(device_, *kv, windows, 0, layer, pages - 1, 1, key),
+                    std::vector<std::uint64_t>{want.back()});
+          want.push_back(0);  // A page past the row's end.
+          EXPECT_EQ(digest(device_, *kv, windows, 0, layer, 0, pages + 1, key), want);
         }
       }
     }
-  }
+  });
 }
 
 TEST_P(DigestPagesTest, OneMoreTokenAddsOneRow) {

@@ -26,32 +26,25 @@ INSTANTIATE_TEST_SUITE_P(Backends, DigestTokensTest, all_backends(), backend_cas
 
 TEST_P(DigestTokensTest, AddsTheRowsOfTheSlotsAndTouchesNoOtherPage) {
   constexpr std::uint64_t kSeed = 1501;
-  for (const ops::KvFormat format : kv_formats()) {
-    for (const std::int32_t page_size : {16, 64}) {
-      SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", " << ops::kv_format_name(format) << ", page size "
-                                      << page_size);
-      for (const ops::KvLayout& layout :
-           {ops::gqa_kv_layout(format, 2, page_size, 3, 20), indexed_layout(format, page_size)}) {
-        const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 129}, kSeed);
-        // A prompt's first and second chunk, decoding, a row that only reads, and a whole prompt of several pages.
-        const std::vector<Window> windows = {{0, 1, 1}, {1, 63, 40}, {2, 64, 1}, {3, 65, 0}, {4, 129, 129}};
-        for (const std::uint64_t key : {kDigestKey, std::uint64_t{0}, ~std::uint64_t{0}}) {
-          std::vector<std::uint64_t> sums = some_sums(*kv, kSeed);
-          std::vector<std::uint64_t> want = sums;
-          add(device_, *kv, windows, 0, layout.num_layers, sums, key);
-          add_row_digests(*kv, windows, 0, layout.num_layers, key, want);
-          EXPECT_EQ(sums, want);
-        }
-        for (std::int32_t layer = 0; layer < layout.num_layers; ++layer) {
-          std::vector<std::uint64_t> sums = some_sums(*kv, kSeed);
-          std::vector<std::uint64_t> want = sums;
-          add(device_, *kv, windows, layer, 1, sums);
-          add_row_digests(*kv, windows, layer, 1, kDigestKey, want);
-          EXPECT_EQ(sums, want) << "layer " << layer;
-        }
-      }
+  for_each_layout(kv_formats(), kSeed, [&](const ops::KvLayout& layout) {
+    const auto kv = page_scene(device_, layout, {1, 63, 64, 65, 129}, kSeed);
+    // A prompt's first and second chunk, decoding, a row that only reads, and a whole prompt of several pages.
+    const std::vector<Window> windows = {{0, 1, 1}, {1, 63, 40}, {2, 64, 1}, {3, 65, 0}, {4, 129, 129}};
+    for (const std::uint64_t key : {kDigestKey, std::uint64_t{0}, ~std::uint64_t{0}}) {
+      std::vector<std::uint64_t> sums = some_sums(*kv, kSeed);
+      std::vector<std::uint64_t> want = sums;
+      add(device_, *kv, windows, 0, layout.num_layers, sums, key);
+      add_row_digests(*kv, windows, 0, layout.num_layers, key, want);
+      EXPECT_EQ(sums, want);
     }
-  }
+    for (std::int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      std::vector<std::uint64_t> sums = some_sums(*kv, kSeed);
+      std::vector<std::uint64_t> want = sums;
+      add(device_, *kv, windows, layer, 1, sums);
+      add_row_digests(*kv, windows, layer, 1, kDigestKey, want);
+      EXPECT_EQ(sums, want) << "layer " << layer;
+    }
+  });
 }
 
 TEST_P(DigestTokensTest, OneTokenAtATimeGivesTheDigestOfThePage) {

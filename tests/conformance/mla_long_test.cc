@@ -2,10 +2,10 @@
 // backend against itself with other numbers of threads.
 #include <cmath>
 
-#include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tests/conformance/guarded_scratch.h"
 #include "tests/conformance/mla_scene.h"
 #include "tests/conformance/quantized_weight.h"
+#include "tests/conformance/threads.h"
 
 namespace tessera::conformance {
 namespace {
@@ -176,20 +176,13 @@ TEST_P(MlaLongTest, SelectionIsTheReferences) {
   }
 }
 
-class MlaThreadsTest : public testing::TestWithParam<backends::cpu::SimdTarget> {};
+class MlaThreadsTest : public SimdThreads {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MlaThreadsTest);
-INSTANTIATE_TEST_SUITE_P(Simd, MlaThreadsTest, testing::ValuesIn(backends::cpu::available_simd_targets()),
-                         [](const auto& param_info) { return backends::cpu::simd_target_name(param_info.param); });
+INSTANTIATE_TEST_SUITE_P(Simd, MlaThreadsTest, simd_targets(), simd_target_case);
 
 TEST_P(MlaThreadsTest, TheirNumberChangesNoBit) {
   constexpr std::uint64_t kSeed = 2203;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  const auto device_of = [&](int threads) {
-    return Device({"threads", Arithmetic::kFloat, "", [threads] {
-                     return std::move(
-                         backends::cpu::make_simd_backend({.threads = threads, .target = GetParam()}).value());
-                   }});
-  };
   Device single = device_of(1);
   for (const int threads : {2, 3, 8}) {
     Device several = device_of(threads);

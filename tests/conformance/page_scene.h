@@ -1,7 +1,10 @@
 // Sequences of random tokens in all layers of a cache, for the ops that move and digest pages.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tests/conformance/independent.h"
@@ -15,6 +18,19 @@ inline ops::KvLayout indexed_layout(ops::KvFormat format, std::int32_t page_size
   index_layers.insert(1);
   index_layers.insert(2);
   return ops::mla_kv_layout(format, 3, page_size, 24, 10, 20, index_layers);
+}
+
+// Calls body(layout) for keys and values in two heads and for indexed_layout, in every format, with pages of 16 and 64.
+template <typename Body>
+void for_each_layout(std::span<const ops::KvFormat> formats, std::uint64_t seed, Body body) {
+  for (const ops::KvFormat format : formats) {
+    for (const std::int32_t page_size : {16, 64}) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ops::kv_format_name(format) << ", page size "
+                                      << page_size);
+      body(ops::gqa_kv_layout(format, 2, page_size, 3, 20));
+      body(indexed_layout(format, page_size));
+    }
+  }
 }
 
 inline constexpr std::uint64_t kDigestKey = 0x1234'5678'9abc'def0ull;

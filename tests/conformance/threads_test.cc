@@ -1,4 +1,6 @@
 // A CPU backend against itself with other numbers of threads, at the sizes of a real model.
+#include "tests/conformance/threads.h"
+
 #include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tests/conformance/model_sizes.h"
 #include "tests/conformance/page_scene.h"
@@ -46,20 +48,13 @@ HostMatrix two_experts(Device& device, const HostMatrix& in, const StoredWeight&
   return device.download_matrix(out);
 }
 
-class ThreadsTest : public testing::TestWithParam<backends::cpu::SimdTarget> {};
+class ThreadsTest : public SimdThreads {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ThreadsTest);
-INSTANTIATE_TEST_SUITE_P(Simd, ThreadsTest, testing::ValuesIn(backends::cpu::available_simd_targets()),
-                         [](const auto& param_info) { return backends::cpu::simd_target_name(param_info.param); });
+INSTANTIATE_TEST_SUITE_P(Simd, ThreadsTest, simd_targets(), simd_target_case);
 
 TEST_P(ThreadsTest, TheirNumberChangesNoBit) {
   constexpr std::uint64_t kSeed = 1404;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  const auto device_of = [&](int threads) {
-    return Device({"threads", Arithmetic::kFloat, "", [threads] {
-                     return std::move(
-                         backends::cpu::make_simd_backend({.threads = threads, .target = GetParam()}).value());
-                   }});
-  };
   Device single = device_of(1);
   Random random(kSeed);
   const HostMatrix x = random_matrix(random, 37, kHidden);

@@ -151,11 +151,7 @@ TEST_P(DigestStep, EveryReaderOfASharedPageIsStopped) {
     const auto common = make_prompt(1, 16);
     harness.submit(common, 2);
     harness.run_until_ended();  // Now the pages are cached.
-    const auto with = [&](std::uint64_t seed) {
-      auto prompt = common;
-      for (const std::int32_t token : make_prompt(seed, 5)) prompt.push_back(token);
-      return prompt;
-    };
+    const auto with = [&](std::uint64_t seed) { return make_prompt_after(common, seed, 5); };
     const auto stranger_prompt = make_prompt(5, 17);
     const std::vector<request::SequenceId> readers = {harness.submit(with(2), 20), harness.submit(with(3), 20)};
     const auto stranger = harness.submit(stranger_prompt, 20);
@@ -247,10 +243,9 @@ TEST_P(NoFalseAlarm, UnderPressure) {
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<request::SequenceId> ids;
   for (std::uint64_t i = 0; i < 14; ++i) {
-    auto prompt = i % 2 == 0 ? common : make_prompt(i, 3);
-    for (const std::int32_t token : make_prompt(100 + i, 1 + static_cast<std::int64_t>(i) % 7)) prompt.push_back(token);
-    prompts.push_back(prompt);
-    ids.push_back(harness.submit(prompt, 25));
+    prompts.push_back(
+        make_prompt_after(i % 2 == 0 ? common : make_prompt(i, 3), 100 + i, 1 + static_cast<std::int64_t>(i) % 7));
+    ids.push_back(harness.submit(prompts.back(), 25));
   }
   harness.run_until_ended();
   for (std::size_t i = 0; i < ids.size(); ++i) {

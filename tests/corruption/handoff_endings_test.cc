@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "tessera/kv_transfer/wire.h"
 #include "tests/serving/serving_harness.h"
 #include "tests/support/fault_access.h"
 
@@ -18,17 +19,9 @@ using testing::ElementsAreArray;
 
 using Message = std::vector<std::byte>;
 
-// As docs/kv_page.md numbers them.
-enum class Type : std::uint16_t {
-  kOffer = 2,
-  kAccept = 3,
-  kPageData = 5,
-  kCommit = 6,
-  kDone = 7,
-  kAbort = 8,
-  kAbortAck = 9
-};
+using Type = kv_transfer::wire::MessageType;
 
+// Of damaged messages, too.
 Type type_of(const Message& message) {
   std::uint16_t type = 0;
   std::memcpy(&type, message.data() + 6, sizeof type);
@@ -57,11 +50,7 @@ TEST(HandoffEndings, APageThatHasAnotherHolderByThenIsLeftAlone) {
   const auto common = make_prompt(1, 16);
   harness.submit(common, 2);
   harness.run_until_ended();  // Now the pages are cached on both engines.
-  const auto with = [&](std::uint64_t seed) {
-    auto prompt = common;
-    for (const std::int32_t token : make_prompt(seed, 5)) prompt.push_back(token);
-    return prompt;
-  };
+  const auto with = [&](std::uint64_t seed) { return make_prompt_after(common, seed, 5); };
   const auto finder = harness.submit(with(2), 40);
   ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(finder).size() > 3; }));
 
@@ -236,8 +225,7 @@ TEST(HandoffEndings, DamageWhileTheWordOfAnEndIsLostOrLate) {
         int seen = 0;
         bool has_body = false;
         harness.transport().set_filter([&](PeerId from, PeerId to, Message message) {
-          constexpr std::size_t kHeaderBytes = 48;
-          if (message.size() > kHeaderBytes && seen++ == n) {
+          if (std::ssize(message) > kv_transfer::wire::kHeaderBytes && seen++ == n) {
             has_body = true;
             message.back() ^= std::byte{0x10};
           }

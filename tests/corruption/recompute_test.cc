@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "tessera/kv_transfer/wire.h"
 #include "tests/serving/serving_harness.h"
 #include "tests/support/fault_access.h"
 
@@ -305,8 +306,7 @@ TEST(Recompute, AHandoffDamagedOnTheWireIsDoneAgain) {
       if (seen++ == n) {
         reached = true;
         type = static_cast<int>(message[6]);
-        constexpr std::size_t kHeaderBytes = 48;
-        has_body = message.size() > kHeaderBytes;
+        has_body = std::ssize(message) > kv_transfer::wire::kHeaderBytes;
         message.back() ^= std::byte{0x10};
       }
       harness.transport().deliver(from, to, std::move(message));

@@ -26,11 +26,7 @@ void damage_a_shared_page(Where where, OracleKv kv, kv_cache::OnIntegrityError o
   const auto common = make_prompt(1, 16);
   harness.submit(common, 2);
   harness.run_until_ended();  // Now the pages are cached.
-  const auto with = [&](std::uint64_t seed) {
-    auto prompt = common;
-    for (const std::int32_t token : make_prompt(seed, 5)) prompt.push_back(token);
-    return prompt;
-  };
+  const auto with = [&](std::uint64_t seed) { return make_prompt_after(common, seed, 5); };
   const auto stranger_prompt = make_prompt(5, 6);
   const std::vector<std::vector<std::int32_t>> prompts = {with(2), with(3)};
   std::vector<request::SequenceId> holders;

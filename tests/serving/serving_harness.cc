@@ -194,6 +194,13 @@ std::vector<std::int32_t> make_prompt(std::uint64_t seed, std::int64_t length) {
   return prompt;
 }
 
+std::vector<std::int32_t> make_prompt_after(std::vector<std::int32_t> beginning, std::uint64_t seed,
+                                            std::int64_t length) {
+  const std::vector<std::int32_t> rest = make_prompt(seed, length);
+  beginning.insert(beginning.end(), rest.begin(), rest.end());
+  return beginning;
+}
+
 request::SamplingParams greedy(std::int32_t max_tokens) {
   request::SamplingParams sampling;
   sampling.temperature = 0.0f;

@@ -118,6 +118,9 @@ class ServingHarness {
 
 // A prompt of pseudo-random tokens.
 std::vector<std::int32_t> make_prompt(std::uint64_t seed, std::int64_t length);
+// The same after a beginning that others may have, too.
+std::vector<std::int32_t> make_prompt_after(std::vector<std::int32_t> beginning, std::uint64_t seed,
+                                            std::int64_t length);
 request::SamplingParams greedy(std::int32_t max_tokens);
 
 }  // namespace tessera::test_support

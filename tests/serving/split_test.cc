@@ -86,8 +86,7 @@ TEST(Split, BothPoolsReuseThePrefix) {
   harness.submit(prompt, 5);
   harness.run_until_ended();
   const auto again = harness.submit(prompt, 5);
-  auto longer = prompt;
-  for (const std::int32_t token : make_prompt(5, 9)) longer.push_back(token);
+  const auto longer = make_prompt_after(prompt, 5, 9);
   const auto second = harness.submit(longer, 5);
   harness.run_until_ended();
   EXPECT_EQ(harness.heard(again).report.cached_tokens, 20);

@@ -85,8 +85,7 @@ TEST(Unified, SecondPromptReusesThePagesOfTheFirst) {
   const auto prompt = make_prompt(4, 24);
   const auto first = harness.submit(prompt, 5);
   harness.run_until_ended();
-  auto longer = prompt;
-  for (const std::int32_t token : make_prompt(5, 9)) longer.push_back(token);
+  const auto longer = make_prompt_after(prompt, 5, 9);
   const auto second = harness.submit(longer, 5);
   const auto again = harness.submit(prompt, 5);
   harness.run_until_ended();
