@@ -22,20 +22,24 @@ base::Result<std::unique_ptr<ChunkGatherer>> ChunkGatherer::create(ops::Backend&
   return made;
 }
 
-std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather(const Source& source,
-                                                                                 const ops::KvLayout& target,
-                                                                                 std::span<const Chunk> chunks) {
-  TESSERA_CHECK(std::ssize(chunks) <= options_.chunks_max);
-  TESSERA_CHECK(target.page_layer_bytes_max() <= pool_.layout().page_layer_bytes_max());
-  table_->set_row(stream_, 0, source.leases);
-  const kv_cache::RowExpectation row{source.leases, source.kv_len, source.kv_len};
+kv_cache::CheckedPages ChunkGatherer::check(const Pages& pages) {
+  table_->set_row(stream_, 0, pages.leases);
+  const kv_cache::RowExpectation row{pages.leases, pages.kv_len, pages.kv_len};
   kv_cache::CheckInput input;
   input.records = pool_.records();
   input.page_size = pool_.layout().page_size;
   input.page_table = table_->device();
   input.max_pages_per_row = table_->pages_per_row_max();
   input.rows = std::span(&row, 1);
-  const kv_cache::CheckedPages checked = verifier_->check_before(stream_, input);
+  return verifier_->check_before(stream_, input);
+}
+
+std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather(const Source& source,
+                                                                                 const ops::KvLayout& target,
+                                                                                 std::span<const Chunk> chunks) {
+  TESSERA_CHECK(std::ssize(chunks) <= options_.chunks_max);
+  TESSERA_CHECK(target.page_layer_bytes_max() <= pool_.layout().page_layer_bytes_max());
+  const kv_cache::CheckedPages checked = check({source.leases, source.kv_len});
 
   std::vector<GatheredChunk> gathered;
   gathered.reserve(chunks.size());
@@ -75,17 +79,24 @@ std::expected<std::vector<GatheredChunk>, ops::RowVerdict> ChunkGatherer::gather
   return gathered;
 }
 
-std::expected<std::int32_t, ops::RowVerdict> ChunkGatherer::prove(std::span<const kv_cache::Lease> pages,
+std::expected<std::int32_t, ops::RowVerdict> ChunkGatherer::prove(const Pages& pages, std::int32_t first,
                                                                   std::int32_t& budget) {
-  if (options_.digests == nullptr || pages.empty()) return static_cast<std::int32_t>(pages.size());
+  const auto left = pages.leases.subspan(static_cast<std::size_t>(first));
+  if (left.empty()) return 0;
+  if (options_.digests == nullptr) {
+    check(pages);
+    const ops::RowVerdict tags = verifier_->read_verdicts(stream_)[0];
+    if (tags.failed_checks != 0) return std::unexpected(tags);
+    return static_cast<std::int32_t>(left.size());
+  }
   if (budget <= 0) return 0;
   // A chunk is some pages of one layer; here it is all layers of some pages.
   const std::int64_t layers = pool_.layout().num_layers;
   const std::int64_t affordable = std::max<std::int64_t>(1, std::int64_t{budget} * options_.chunk_pages_max / layers);
-  const std::int64_t count = std::min<std::int64_t>(std::ssize(pages), affordable);
+  const std::int64_t count = std::min<std::int64_t>(std::ssize(left), affordable);
   budget -= static_cast<std::int32_t>(base::ceil_div(count * layers, std::int64_t{options_.chunk_pages_max}));
   for (const ops::RowVerdict& verdict :
-       options_.digests->check_pages(stream_, pool_, pages.first(static_cast<std::size_t>(count)))) {
+       options_.digests->check_pages(stream_, pool_, left.first(static_cast<std::size_t>(count)))) {
     if (verdict.failed_checks != 0) return std::unexpected(verdict);
   }
   return static_cast<std::int32_t>(count);

@@ -53,10 +53,15 @@ class ChunkGatherer {
   std::expected<std::vector<GatheredChunk>, ops::RowVerdict> gather(const Source& source, const ops::KvLayout& target,
                                                                     std::span<const Chunk> chunks);
 
-  // Compares pages that were gathered with their digests: what is sound now was sound then. As many from the first on
-  // as take about as long to read as `budget` chunks (all of them where nothing is proved); takes that from the budget.
-  // Returns how many are sound, or the verdict of the first one that is not.
-  std::expected<std::int32_t, ops::RowVerdict> prove(std::span<const kv_cache::Lease> pages, std::int32_t& budget);
+  // Compares the pages of a sequence, from `first` on, with their digests: what is sound now was sound when it was
+  // gathered. As many as take about as long to read as `budget` chunks; takes that from the budget. Without digests,
+  // the tags of all pages are checked once more. Returns how many are sound, or the verdict of the first one that is
+  // not.
+  struct Pages {
+    std::span<const kv_cache::Lease> leases;  // Logical page j is leases[j].
+    std::int32_t kv_len = 0;
+  };
+  std::expected<std::int32_t, ops::RowVerdict> prove(const Pages& pages, std::int32_t first, std::int32_t& budget);
 
   std::int64_t device_bytes() const;
 
@@ -64,6 +69,9 @@ class ChunkGatherer {
   ChunkGatherer(ops::Backend& backend, ops::Stream& stream, const kv_cache::PagePool& pool,
                 const ChunkGathererOptions& options)
       : backend_(backend), stream_(stream), pool_(pool), options_(options) {}
+
+  // Enqueues the check of tags, owners and positions of all pages.
+  kv_cache::CheckedPages check(const Pages& pages);
 
   ops::Backend& backend_;
   ops::Stream& stream_;

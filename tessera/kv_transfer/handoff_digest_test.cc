@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "tests/support/fault_access.h"
 #include "tests/support/handoff_pair.h"
 
 namespace tessera::kv_transfer {
@@ -94,20 +95,59 @@ TEST_P(HandoffDigest, DamageInAnySourcePageIsNotCommitted) {
   }
 }
 
-// What the receiver had already is not read, and so not judged by this handoff.
-TEST_P(HandoffDigest, PagesThatAreNotSentAreNotJudged) {
-  HandoffPair pair(options());
+// What the receiver had already is not sent, but prefill read it, and computed what is sent from it; so it is judged,
+// also where nothing is sent.
+TEST_P(HandoffDigest, PagesThatAreNotSentAreJudgedToo) {
+  constexpr std::int32_t kPages = 3;
+  constexpr std::int32_t kLength = kPages * kHandoffPageSize;
+  for (const std::int32_t had : {1, kPages}) {
+    for (const std::int32_t damaged : {-1, 0, kPages - 1}) {
+      SCOPED_TRACE(testing::Message() << had << " pages had, page " << damaged << " damaged");
+      HandoffPair pair(options());
+      pair.on_offer = tests::OnOffer::kWait;
+      const std::vector<Lease> leases = pair.prefill(kLength);
+      if (damaged >= 0) *pair.source_row(leases, 0, 0, damaged * kHandoffPageSize + 3) ^= std::byte{1};
+      const HandoffId id = pair.offer(leases, kLength);
+      const HandoffKey key{kPrefillPeer, id};
+      for (int i = 0; i < 50 && !pair.offers.contains(key); ++i) pair.step();
+      ASSERT_TRUE(pair.offers.contains(key));
+      std::vector<Lease> cached;
+      for (std::int32_t j = 0; j < had; ++j) {
+        cached.push_back(*pair.decode_pool->allocate(*pair.stream, kv_cache::owner_of_sequence(5), j));
+      }
+      pair.written(*pair.decode_pool, cached, had * kHandoffPageSize);
+      pair.accept(key, cached);
+      pair.run_out();
+      EXPECT_EQ(pair.committed.contains(key), damaged < 0);
+      if (damaged >= 0) {
+        ASSERT_TRUE(pair.send_events.at(id).verdict.has_value());
+        EXPECT_EQ(pair.send_events.at(id).verdict->failed_checks, ops::kCheckDigest);
+        EXPECT_EQ(pair.send_events.at(id).verdict->logical_page, damaged);
+      }
+      pair.expect_balance();
+    }
+  }
+}
+
+// Without digests at least the tags of all pages are checked before Commit, also where no chunk was gathered.
+TEST_P(HandoffDigest, TagsAreCheckedWhereNothingIsSent) {
+  HandoffPairOptions tags = options();
+  tags.receiver.integrity = IntegrityLevel::kTags;
+  HandoffPair pair(tags);
   pair.on_offer = tests::OnOffer::kWait;
-  const std::vector<Lease> leases = pair.prefill(200);
-  *pair.source_row(leases, 0, 0, 3) ^= std::byte{1};
-  const HandoffKey key{kPrefillPeer, pair.offer(leases, 200)};
+  const std::vector<Lease> leases = pair.prefill(kHandoffPageSize);
+  const HandoffId id = pair.offer(leases, kHandoffPageSize);
+  const HandoffKey key{kPrefillPeer, id};
   for (int i = 0; i < 50 && !pair.offers.contains(key); ++i) pair.step();
   ASSERT_TRUE(pair.offers.contains(key));
+  fault_injection::Access::tags(*pair.prefill_pool)[leases[0].page] ^= 2;
   const std::vector<Lease> cached = {*pair.decode_pool->allocate(*pair.stream, kv_cache::owner_of_sequence(5), 0)};
   pair.written(*pair.decode_pool, cached, kHandoffPageSize);
   pair.accept(key, cached);
   pair.run_out();
-  EXPECT_TRUE(pair.committed.contains(key));
+  EXPECT_FALSE(pair.committed.contains(key));
+  ASSERT_TRUE(pair.send_events.at(id).verdict.has_value());
+  EXPECT_EQ(pair.send_events.at(id).verdict->failed_checks & ops::kCheckTag, ops::kCheckTag);
   pair.expect_balance();
 }
 

@@ -41,7 +41,7 @@ struct Sender::Impl {
     std::vector<std::byte> blob;
     base::Nanoseconds started{0};
     base::Nanoseconds next_send{0};  // Of the control message that waits for an answer.
-    std::int32_t pages_proved = 0;   // Of those sent, whose bytes were compared with their digests.
+    std::int32_t pages_proved = 0;   // Whose bytes were compared with their digests.
   };
 
   // A handoff that ended here and of which the peer has not confirmed that it knows.
@@ -304,24 +304,23 @@ struct Sender::Impl {
     const Gathering gathered = gather(handoff, peer, budget);
     if (gathered == Gathering::kEnded) return true;
     if (!drain(handoff.peer, peer) || !handoff.machine.all_sent()) return gathered == Gathering::kSome;
-    if (!prove_sent(handoff, budget)) return true;
+    if (!prove(handoff, budget)) return true;
     if (!send_commit(handoff)) return gathered == Gathering::kSome;
     handoff.machine.commit_sent();
     handoff.next_send = clock.now() + options.resend_interval;
     return true;
   }
 
-  // Compares what was sent with what was once written. False while some is left, or when damage ended the handoff.
-  bool prove_sent(Live& handoff, std::int32_t& budget) {
-    const std::int32_t first = handoff.machine.first_page() + handoff.pages_proved;
-    const auto unproved = std::span<const kv_cache::Lease>(handoff.leases).subspan(static_cast<std::size_t>(first));
-    const auto proved = gatherer->prove(unproved, budget);
+  // Compares all pages of the sequence with what was once written: also those that the receiver had, as prefill read
+  // them and what is sent was computed from them. False while some is left, or when damage ended the handoff.
+  bool prove(Live& handoff, std::int32_t& budget) {
+    const auto proved = gatherer->prove({handoff.leases, handoff.machine.shape().kv_len}, handoff.pages_proved, budget);
     if (!proved.has_value()) {
       abort(handoff, failed_page_check(proved.error(), "handing over"), TellPeer::kYes, proved.error());
       return false;
     }
     handoff.pages_proved += *proved;
-    return *proved == std::ssize(unproved);
+    return handoff.pages_proved == handoff.machine.shape().num_pages;
   }
 
   // Checks the pages, then gathers up to `budget` chunks into messages for `peer`. A failed check ends the handoff.
