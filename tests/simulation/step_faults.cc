@@ -161,7 +161,8 @@ bool StepFaults::change_record(const StepView& step, std::size_t row) {
   const StepRowView& victim = step.rows[row];
   const auto j = static_cast<std::size_t>(dice_.range(0, static_cast<std::int64_t>(used_pages(step, victim)) - 1));
   const Lease& lease = victim.leases[j];
-  if (!damage_record(step.pool, lease.page, {lease.tag, victim.id, static_cast<std::int64_t>(j)})) return false;
+  // Where another holder's failure ended the lease, the page is somebody else's by now, who reads it or not.
+  if (!step.pool.is_current(lease) || !damage_record(step.pool, lease.page, {lease.tag, victim.id, static_cast<std::int64_t>(j)})) return false;
   look_at(step, FirstLook::kNo);  // Whoever else reads the page in this step fails, too.
   return true;
 }
@@ -245,8 +246,9 @@ bool StepFaults::change_slot(const StepView& step, std::size_t row, Moment momen
 bool StepFaults::change_lease_count(const StepView& step, std::size_t row, Moment moment) {
   const StepRowView& victim = step.rows[row];
   const std::int64_t position = victim.start + dice_.range(0, victim.count - 1);
-  const PageId page = victim.leases[static_cast<std::size_t>(position / page_size(step))].page;
-  if (damages_.contains(page)) return false;
+  const Lease& lease = victim.leases[static_cast<std::size_t>(position / page_size(step))];
+  const PageId page = lease.page;
+  if (damages_.contains(page) || !step.pool.is_current(lease)) return false;
   Access::lease_counts(step.pool)[page] =
       static_cast<std::int32_t>(dice_.one_of<int>(std::array{2, 3, 0, -1, 1 << 30}));
   count(StepFault::kSharedPageWritten, victim.id);
@@ -262,7 +264,7 @@ bool StepFaults::change_payload(const StepView& step, std::size_t row, Moment mo
   const std::int64_t position = dice_.range(0, slots - 1);
   const std::int64_t logical = position / page_size(step);
   const Lease& lease = victim.leases[static_cast<std::size_t>(logical)];
-  if (damages_.contains(lease.page)) return false;
+  if (damages_.contains(lease.page) || !step.pool.is_current(lease)) return false;
   const ops::KvCacheView& cache = step.pool.cache();
   const auto layer = static_cast<int>(dice_.range(0, cache.layout.num_layers - 1));
   const auto part = static_cast<int>(dice_.range(0, cache.layout.layer_parts(layer) - 1));
