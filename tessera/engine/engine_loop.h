@@ -34,6 +34,10 @@
 #include "tessera/request/messages.h"
 #include "tessera/scheduler/scheduler.h"
 
+namespace tessera::fault_injection {
+struct LoopAccess;
+}
+
 namespace tessera::engine {
 
 // What an engine works with. Model, backend, events and clock outlive it.
@@ -73,6 +77,7 @@ class EngineLoop {
   kv_cache::PagePool& pool() { return *pool_; }
 
  private:
+  friend struct fault_injection::LoopAccess;  // Tests that look at sequences' states and leases.
   EngineLoop(const EngineConfig& config, EngineParts parts, std::shared_ptr<CommandInbox> inbox);
   base::Status allocate();
   base::Status allocate_handoff();

@@ -11,6 +11,8 @@
 
 namespace tessera::engine {
 
+struct RowOutcome;
+
 // One row of the batch, from the host's records.
 struct StepRowView {
   request::SequenceId id = 0;
@@ -35,6 +37,11 @@ class StepObserver {
   virtual void before_check(const StepView& step) = 0;
   // The forward pass and the sampling are enqueued; the second check is about to be.
   virtual void before_second_check(const StepView& step) = 0;
+  // What the checks say of every row; the engine has not acted on it yet.
+  virtual void after_checks(const StepView& step, std::span<const RowOutcome> outcomes) {
+    static_cast<void>(step);
+    static_cast<void>(outcomes);
+  }
 };
 
 }  // namespace tessera::engine

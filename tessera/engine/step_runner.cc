@@ -235,6 +235,7 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
       outcome.top = sampler_->top(at);
     }
   }
+  if (parts_.observer != nullptr) parts_.observer->after_checks(view(pool), outcomes_);
   return outcomes_;
 }
 
