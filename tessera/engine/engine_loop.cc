@@ -293,7 +293,7 @@ bool EngineLoop::run_step() {
 void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
   Sequence& sequence = *row.sequence;
   if (outcome.result == RowResult::kCheckFailed) {
-    if ((outcome.verdict.failed_checks & ops::kCheckDigest) != 0) ++counters_.digest_failures;
+    if (kv_cache::is_byte_damage(outcome.verdict)) ++counters_.digest_failures;
     fail_corrupt(sequence, outcome.verdict, "step");
     return;
   }
@@ -311,7 +311,11 @@ void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
     const base::Nanoseconds now = parts_.clock.now();
     sequence.report.prefill_ns += (now - sequence.started).count();
     sequence.started = now;
-    pages_->cache_prompt(sequence);
+    if (may_cache_prompt(sequence)) pages_->cache_prompt(sequence);
+    if (sequence.read_damage) {
+      fail_read_damage(sequence);
+      return;
+    }
     if (config_.role == EngineRole::kPrefill && row.draw == Draw::kNothing) {
       sequence.state = SequenceState::kHandoffPending;
       pending_handoffs_.insert(sequence.spec.id);

@@ -104,6 +104,8 @@ class EngineLoop {
   void condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where);
   base::Status no_room(std::int32_t integrity_recomputes, base::Status status) const;
   bool recomputes() const { return config_.integrity.on_error == kv_cache::OnIntegrityError::kRecompute; }
+  void mark_readers(const kv_cache::Lease& page);
+  void fail_read_damage(Sequence& sequence);
   void preempt(Sequence& sequence);
   void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);
@@ -115,6 +117,8 @@ class EngineLoop {
 
   // engine_loop_integrity.cc: bytes of pages, outside of steps.
   std::span<const ops::RowVerdict> check_bytes(std::span<const kv_cache::Lease> pages);
+  std::size_t prove(std::span<const kv_cache::Lease> pages, const char* where);
+  bool may_cache_prompt(const Sequence& sequence);
   void check_prefix(std::vector<kv_cache::Lease>& prefix);
   void check_what_was_read(const Sequence& sequence);
   void sweep();
@@ -123,6 +127,7 @@ class EngineLoop {
   bool move_handoffs();
   bool offer_pending();
   void take_send_event(const kv_transfer::SendEvent& event);
+  bool names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const;
   void take_receive_event(kv_transfer::ReceiveEvent event);
   void take_offer(kv_transfer::OfferReceived offer);
   void take_committed(const kv_transfer::HandoffCommitted& event);

@@ -102,27 +102,32 @@ void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
 }
 
 // Nobody uses the page any more: every holder's next check fails, by its tag. Who may have read wrong bytes and emitted
-// what came of them is marked; who waits for the rest of its pages has read none. At digest-step nobody has: the bytes
-// were sound after the last step that read them.
+// what came of them is marked. At digest-step nobody has: the bytes were sound after the last step that read them.
 void EngineLoop::condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, const char* where) {
-  const bool bytes = (verdict.failed_checks & ops::kCheckDigest) != 0;
+  const bool bytes = kv_cache::is_byte_damage(verdict);
   const kv_cache::Lease current = pool_->current_lease(page);
-  std::int64_t holders = 0;
-  for (auto& [id, sequence] : table_) {
-    const bool holds = std::ranges::any_of(
-        sequence.leases, [&](const kv_cache::Lease& lease) { return lease.page == page && lease.tag == current.tag; });
-    if (!holds) continue;
-    ++holders;
-    if (sequence.state == SequenceState::kReceiving) continue;
-    if (bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest) sequence.read_damage = true;
-  }
+  if (bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest) mark_readers(current);
   ++(bytes ? counters_.digest_failures : counters_.check_failures);
   stats_changed_ = true;
   base::log().error(
-      "engine {}: page check failed ({}) in a {}: logical page {}, page {}, expected {:#x}, found {:#x}; {} holders",
+      "engine {}: page check failed ({}) in a {}: logical page {}, page {}, expected {:#x}, found {:#x}; {} leases",
       info_.id, failed_check_names(verdict.failed_checks), where, verdict.logical_page, page, verdict.expected,
-      verdict.found, holders);
+      verdict.found, pool_->lease_count(page));
   pages_->quarantine_page(current, kv_cache::QuarantineCause::kFailedCheck);
+}
+
+// Who waits for the rest of its pages has read none.
+void EngineLoop::mark_readers(const kv_cache::Lease& page) {
+  for (auto& [id, sequence] : table_) {
+    const bool holds = std::ranges::find(sequence.leases, page.tag, &kv_cache::Lease::tag) != sequence.leases.end();
+    if (!holds || sequence.state == SequenceState::kReceiving) continue;
+    sequence.read_damage = true;
+    // Once Commit is out, the decode engine may have it; take_send_event then sees to it.
+    if (sequence.state == SequenceState::kSending &&
+        sender_->state(sequence.send_id) != kv_transfer::SendState::kAwaitingCommit) {
+      sender_->abort(sequence.send_id, failed_check());
+    }
+  }
 }
 
 // What a sequence hears that finds no room. One that was computed already, and lost that by a failed check, is ended by
@@ -135,11 +140,14 @@ base::Status EngineLoop::no_room(std::int32_t integrity_recomputes, base::Status
   return failed_check();
 }
 
+// Whatever OnIntegrityError says: what it emitted may be wrong.
+void EngineLoop::fail_read_damage(Sequence& sequence) { fail(sequence, failed_check()); }
+
 void EngineLoop::preempt(Sequence& sequence) {
   check_what_was_read(sequence);
   if (sequence.read_damage) {
     // Its pages go before the check that would have failed on them.
-    fail(sequence, failed_check());
+    fail_read_damage(sequence);
     return;
   }
   ++counters_.preemptions;

@@ -54,6 +54,8 @@ void EngineLoop::end_failed_handoff(Sequence& sequence, const Event& event, cons
   if (!sequence.aborted) ++counters_.handoffs_failed;
   if (event.verdict.has_value()) {
     fail_corrupt(sequence, *event.verdict, "handoff");
+  } else if (sequence.read_damage) {
+    fail_read_damage(sequence);  // Whatever else the handoff ended by.
   } else if (is_damage(status)) {
     if (event.found_by == kv_transfer::FoundBy::kHere) ++counters_.check_failures;
     if (recomputes()) check_what_was_read(sequence);
@@ -85,6 +87,14 @@ bool EngineLoop::move_handoffs() {
 }
 
 // ---- Sending ----
+
+// Whether the verdict says that the bytes of a page are damaged that the sequence holds, where it says.
+bool EngineLoop::names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const {
+  const std::int32_t logical = verdict.logical_page;
+  if (!kv_cache::is_byte_damage(verdict) || logical < 0 || logical >= std::ssize(sequence.leases)) return false;
+  const kv_cache::Lease& lease = sequence.leases[static_cast<std::size_t>(logical)];
+  return lease.page == verdict.page_id && pool_->is_current(lease);
+}
 
 bool EngineLoop::offer_pending() {
   bool moved = false;
@@ -125,6 +135,12 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
   const auto entry = sending_.extract(event.id);
   TESSERA_CHECK(!entry.empty(), "a handoff ended twice");
   Sequence& sequence = *table_.find(entry.mapped());
+  if (event.outcome == kv_transfer::SendOutcome::kDone && sequence.read_damage && !sequence.aborted) {
+    // Found when the decode engine could have committed already: what was emitted here may be wrong, and the router
+    // ends the sequence there, too.
+    fail_read_damage(sequence);
+    return;
+  }
   if (event.outcome == kv_transfer::SendOutcome::kDone) {
     ++counters_.handoffs_done;
     counters_.handoff_wire_bytes += event.statistics.bytes_after;
@@ -136,8 +152,7 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
     drop(sequence);
     return;
   }
-  // That check alone: a verdict that failed every one comes of a device that could not be read, and names no page.
-  if (event.verdict.has_value() && event.verdict->failed_checks == ops::kCheckDigest) {
+  if (event.verdict.has_value() && names_damaged_page(sequence, *event.verdict)) {
     // Its steps did not look at bytes: what they emitted may be wrong already, and so may what other readers did.
     condemn(static_cast<kv_cache::PageId>(event.verdict->page_id), *event.verdict, "handoff");
   }

@@ -1,4 +1,5 @@
-// Where an engine looks at the bytes of pages outside of steps: at a prefix hit, and in the background.
+// Where an engine looks at the bytes of pages outside of steps: at a prefix hit, before a prompt is cached, before it
+// is computed again, and in the background.
 #include <algorithm>
 #include <vector>
 
@@ -21,17 +22,33 @@ std::span<const ops::RowVerdict> EngineLoop::check_bytes(std::span<const kv_cach
   return verdicts;
 }
 
+// Condemns those of the pages that are not sound, and returns how many are before the first of them. What a device that
+// failed says of pages means nothing: then none is condemned, and none is proved.
+std::size_t EngineLoop::prove(std::span<const kv_cache::Lease> pages, const char* where) {
+  const std::span<const ops::RowVerdict> verdicts = check_bytes(pages);
+  if (!parts_.backend.health().ok()) return 0;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    // Its lease may have ended before, or with a page above it that was condemned just now.
+    if (failed(verdicts[i]) && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], where);
+  }
+  return static_cast<std::size_t>(std::ranges::find_if(verdicts, failed) - verdicts.begin());
+}
+
 // The pages of a prefix hit, before anything reads them: the first one that is not sound ends the hit.
 void EngineLoop::check_prefix(std::vector<kv_cache::Lease>& prefix) {
   if (digests_ == nullptr || prefix.empty()) return;
-  const std::span<const ops::RowVerdict> verdicts = check_bytes(prefix);
-  const auto bad = std::ranges::find_if(verdicts, failed);
-  if (bad == verdicts.end()) return;
-  const auto first_bad = static_cast<std::size_t>(bad - verdicts.begin());
-  // Another sequence's hit of the same turn may have found it before.
-  if (pool_->is_current(prefix[first_bad])) condemn(prefix[first_bad].page, *bad, "prefix hit");
-  pages_->give_back(std::span(prefix).subspan(first_bad));
-  prefix.resize(first_bad);
+  const std::size_t proved = prove(prefix, "prefix hit");
+  pages_->give_back(std::span(prefix).subspan(proved));
+  prefix.resize(proved);
+}
+
+// Whoever hits the cache proves the cache's pages, and all that the cache has below a damaged one goes with it. But
+// where somebody else was first to cache a page, this sequence has read a copy of its own, and what it computed from
+// that will hang under the other's: so the copy is proved before. At digest-step, the steps that read it did so.
+bool EngineLoop::may_cache_prompt(const Sequence& sequence) {
+  if (config_.integrity.level != kv_cache::IntegrityLevel::kDigest) return true;
+  const std::vector<kv_cache::Lease> copies = pages_->copies_of_cached(sequence);
+  return copies.empty() || prove(copies, "prompt to be cached") == copies.size();
 }
 
 // Of a sequence that is to be computed again from what it has emitted: the bytes that gave its tokens, which nobody can
@@ -50,7 +67,7 @@ void EngineLoop::check_what_was_read(const Sequence& sequence) {
   if (pages.empty()) return;
   const std::span<const ops::RowVerdict> verdicts = check_bytes(pages);
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    const bool bytes = (verdicts[i].failed_checks & ops::kCheckDigest) != 0;
+    const bool bytes = kv_cache::is_byte_damage(verdicts[i]);
     if (bytes && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], "sequence to be computed again");
   }
 }
@@ -60,12 +77,8 @@ void EngineLoop::sweep() {
   if (!sweep_.has_value()) return;
   const std::vector<kv_cache::Lease> pages = sweep_->due(parts_.clock.now());
   if (pages.empty()) return;
-  const std::span<const ops::RowVerdict> verdicts = check_bytes(pages);
   counters_.pages_swept += std::ssize(pages);
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    // A page below one that was condemned just now may be free by now.
-    if (failed(verdicts[i]) && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], "sweep");
-  }
+  prove(pages, "sweep");
 }
 
 }  // namespace tessera::engine

@@ -163,6 +163,17 @@ void SequencePages::cache_prompt(Sequence& sequence) {
   changed(sequence);
 }
 
+std::vector<Lease> SequencePages::copies_of_cached(const Sequence& sequence) const {
+  const std::int64_t whole = sequence.prompt_tokens() / pool_.layout().page_size;
+  const std::int64_t cached = cache_.match_length(scope_of(sequence), sequence.spec.prompt);
+  std::vector<Lease> copies;
+  for (std::int64_t j = 0; cached < whole && j < cached; ++j) {
+    const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
+    if (is_private(lease, sequence.spec.id)) copies.push_back(lease);
+  }
+  return copies;
+}
+
 void SequencePages::quarantine_page(const Lease& lease, kv_cache::QuarantineCause cause) {
   if (!pool_.is_current(lease)) return;
   cache_.drop(lease.page);

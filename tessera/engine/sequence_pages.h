@@ -47,6 +47,8 @@ class SequencePages {
   void fence_received(const Sequence& sequence);
   // Offers the whole pages of the prompt, whose KV is complete, to the prefix cache; once.
   void cache_prompt(Sequence& sequence);
+  // The sequence's own pages in whose place the cache has others, where cache_prompt would give the cache later ones.
+  std::vector<kv_cache::Lease> copies_of_cached(const Sequence& sequence) const;
 
   // A check failed on the sequence: puts in quarantine what can be to blame, which is every page whose owner it is, and
   // of its shared and cached pages the verdict's, where the device's record of it (and not the page table) was wrong,

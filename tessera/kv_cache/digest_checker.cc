@@ -85,7 +85,7 @@ std::span<const ops::RowVerdict> DigestChecker::check_pages(ops::Stream& stream,
     for (std::size_t i = 0; i < count; ++i) {
       ops::RowVerdict& verdict = verdicts_[done + i];
       verdict = verified[i].failed_checks != 0 ? verified[i] : found_[i];
-      if ((verdict.failed_checks & ops::kCheckDigest) != 0) verdict.logical_page += rows_[i].first_logical_page;
+      if (is_byte_damage(verdict)) verdict.logical_page += rows_[i].first_logical_page;
     }
     done += count;
   }

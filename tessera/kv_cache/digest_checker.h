@@ -18,6 +18,10 @@
 
 namespace tessera::kv_cache {
 
+// Whether the bytes of one page were found damaged, and nothing else. Verdicts of a device that failed may read as all
+// ones, and name no page.
+constexpr bool is_byte_damage(const ops::RowVerdict& verdict) { return verdict.failed_checks == ops::kCheckDigest; }
+
 class DigestChecker {
  public:
   // Pages that go to the device in one call of the op; longer lists go in portions.

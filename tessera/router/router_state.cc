@@ -145,7 +145,9 @@ void Router::State::handle_failed_locked(std::size_t engine, LiveSequence& seque
   if (sequence.terminal.has_value() && std::holds_alternative<request::SequenceFailed>(*sequence.terminal)) return;
   const bool from_prefill = sequence.decode_engine.has_value() && sequence.first_engine == engine;
   if (from_prefill) sequence.released = true;
-  if (from_prefill && sequence.decode_seen) {
+  // What prefill emitted may be wrong: whoever computes on from it ends, too.
+  const bool corrupted = failed.status.code() == base::StatusCode::kCorruption;
+  if (from_prefill && sequence.decode_seen && !corrupted) {
     // The decode engine has it; only prefill did not hear so.
     base::log().warn("sequence {}: engine {} gave up a handoff that had arrived: {}", failed.id,
                      engines[engine].endpoint->info().id, failed.status.to_string());
@@ -153,6 +155,12 @@ void Router::State::handle_failed_locked(std::size_t engine, LiveSequence& seque
     return;
   }
   abort_everywhere_locked(sequence, failed.id);
+  // Also when the decode engine has finished, which nobody was told yet.
+  if (corrupted && sequence.terminal.has_value()) {
+    sequence.terminal = std::move(failed);
+    sequence.early.clear();
+    return;
+  }
   end_locked(sequence, std::move(failed));
 }
 

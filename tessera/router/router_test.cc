@@ -292,6 +292,26 @@ TEST_F(RouterTest, APrefillThatGivesUpAHandoffThatArrivedHarmsNobody) {
   EXPECT_EQ(heard_[id].finished().reason, request::FinishReason::kLength);
 }
 
+// What it computed and emitted may be wrong, and so is what came of it.
+TEST_F(RouterTest, APrefillThatFindsDamageEndsWhatTheDecodeEngineRuns) {
+  for (const bool finished : {false, true}) {
+    SCOPED_TRACE(finished);
+    heard_.clear();
+    make({&prefill_, &decode_});
+    const SequenceId id = start();
+    token(prefill_, id, 0);
+    token(decode_, id, 1);
+    if (finished) say(decode_, request::SequenceFinished{id, request::FinishReason::kLength, {}});
+    pump();
+    EXPECT_TRUE(heard_[id].terminals.empty());
+    say(prefill_, request::SequenceFailed{id, base::corruption("check"), {}});
+    pump();
+    ASSERT_EQ(heard_[id].terminals.size(), 1u);
+    EXPECT_EQ(heard_[id].failed().status.code(), base::StatusCode::kCorruption);
+    EXPECT_EQ(decode_.aborted.back(), id);
+  }
+}
+
 TEST_F(RouterTest, APreemptedSequenceIsStartedAgainOnceItsPrefillIsOver) {
   make({&prefill_, &decode_});
   const SequenceId id = start();
