@@ -19,25 +19,17 @@ namespace tessera::backends::cuda {
 
 namespace {
 
-std::int64_t head_tiles(const ops::MlaShape& shape) { return base::ceil_div(shape.heads, kLatentTileHeads); }
-
-// Tokens whose splits may be computed apart: no more than leave multiprocessors idle without.
-std::int64_t split_tokens_max(const ops::MlaShape& shape, int multiprocessors) {
-  return base::ceil_div(multiprocessors, head_tiles(shape));
-}
-
 // Scratch memory of absorbed rows with `tokens` tokens, as offsets.
 struct AbsorbedScratch {
   std::int64_t latent_queries = 0;
   std::int64_t sums = 0;
   std::int64_t partials = 0;
   std::int64_t bytes = 0;
-  AbsorbedScratch(const ops::MlaShape& shape, std::int64_t tokens, int multiprocessors) {
+  AbsorbedScratch(const ops::MlaShape& shape, std::int64_t tokens) {
     const std::int64_t vectors = base::round_up(tokens * shape.heads * shape.kv_lora_rank * 4, kBufferAlignment);
     sums = vectors;
     partials = 2 * vectors;
-    bytes = partials + std::min(tokens, split_tokens_max(shape, multiprocessors)) * shape.heads * kSplitsMax *
-                           latent_partial_floats(shape.kv_lora_rank) * 4;
+    bytes = partials + latent_partials_floats(shape.heads, shape.kv_lora_rank, tokens) * 4;
   }
 };
 
@@ -120,7 +112,7 @@ std::int64_t CudaBackend::mla_attention_scratch_bytes(const ops::MlaShape& shape
                                                       std::int64_t context_tokens_max) const {
   const ExpandedShape expanded = expanded_shape(shape);
   const std::int64_t positions = std::min(context_tokens_max, expanded_chunk(expanded));
-  return std::max(AbsorbedScratch(shape, tokens, multiprocessors_).bytes,
+  return std::max(AbsorbedScratch(shape, tokens).bytes,
                   expanded_rows_at(expanded, tokens) + positions * expanded_width(expanded) * 2);
 }
 
@@ -192,7 +184,7 @@ void CudaBackend::attend_absorbed(CudaStream& s, const ops::MlaAttentionParams& 
   const std::int32_t first_token = first_token_of(begin);
   const std::int64_t tokens = first_token_of(end) - first_token;
   if (tokens == 0) return;
-  const AbsorbedScratch scratch(shape, tokens, multiprocessors_);
+  const AbsorbedScratch scratch(shape, tokens);
   auto* latent_queries = reinterpret_cast<float*>(params.scratch + scratch.latent_queries);
   auto* sums = reinterpret_cast<float*>(params.scratch + scratch.sums);
   const std::int64_t latent_width = std::int64_t{shape.heads} * shape.kv_lora_rank;
@@ -215,14 +207,14 @@ void CudaBackend::attend_absorbed(CudaStream& s, const ops::MlaAttentionParams& 
                  .out_batch = shape.kv_lora_rank},
                 s.launch());
 
-  std::vector<LatentTile> tiles;
+  // Which token of which row; the device is told only where rows have other than one.
+  bool one_each = true;
+  std::vector<LatentToken> places;
   for (std::int64_t r = begin; r < end; ++r) {
     const std::int32_t q_len = first_token_of(r + 1) - first_token_of(r);
+    one_each = one_each && q_len == 1;
     for (std::int32_t i = 0; i < q_len; ++i) {
-      for (std::int32_t h = 0; h < shape.heads; h += kLatentTileHeads) {
-        tiles.push_back({static_cast<std::int32_t>(r), q_len, i, first_token_of(r) + i, h,
-                         std::min(kLatentTileHeads, shape.heads - h)});
-      }
+      places.push_back({static_cast<std::int32_t>(r), q_len, i, first_token_of(r) + i});
     }
   }
   MlaAbsorbedKernel kernel{.latent_queries = latent_queries,
@@ -240,22 +232,17 @@ void CudaBackend::attend_absorbed(CudaStream& s, const ops::MlaAttentionParams& 
                            .rows = rows_of_cache(params.cache, params.layer).parts[ops::kPartLatent],
                            .selection = selected(params.selection),
                            .softmax_scale = params.softmax_scale,
-                           .sums = sums};
-  // Splits are worth blocks of their own while tiles alone leave multiprocessors idle. How many a token has only the
-  // device knows; how many it may have, the table's or the selection's width says.
-  std::int64_t keys_max = params.pages.max_pages_per_row() * params.cache.layout.page_size;
-  if (params.selection != nullptr) keys_max = std::min<std::int64_t>(keys_max, params.selection->width);
-  const std::int64_t split_blocks = std::min<std::int64_t>(base::ceil_div(keys_max, kSplitKeysMin), kSplitsMax);
-  if (split_blocks > 1 && tokens <= split_tokens_max(shape, multiprocessors_)) {
-    kernel.split_blocks = static_cast<std::int32_t>(split_blocks);
-    kernel.partials = reinterpret_cast<float*>(params.scratch + scratch.partials);
-  }
-  constexpr std::int64_t kTilesAtOnce = CudaStream::kStageBytesMax / static_cast<std::int64_t>(sizeof(LatentTile));
-  for (std::int64_t at = 0; at < std::ssize(tiles); at += kTilesAtOnce) {
-    kernel.num_tiles = std::min(std::ssize(tiles) - at, kTilesAtOnce);
-    kernel.tiles = s.stage(std::span<const LatentTile>(tiles).subspan(static_cast<std::size_t>(at),
-                                                                      static_cast<std::size_t>(kernel.num_tiles)));
-    if (kernel.tiles == nullptr) return;
+                           .sums = sums,
+                           .partials = reinterpret_cast<float*>(params.scratch + scratch.partials)};
+  const std::int64_t tokens_at_once = latent_tokens_at_once(shape.heads);
+  for (std::int64_t at = 0; at < tokens; at += tokens_at_once) {
+    kernel.num_tokens = std::min(tokens - at, tokens_at_once);
+    kernel.first = places[static_cast<std::size_t>(at)];
+    if (!one_each) {
+      kernel.tokens = s.stage(std::span<const LatentToken>(places).subspan(
+          static_cast<std::size_t>(at), static_cast<std::size_t>(kernel.num_tokens)));
+      if (kernel.tokens == nullptr) return;
+    }
     launch_mla_absorbed(kernel, s.launch());
   }
 

@@ -22,6 +22,15 @@ __device__ __forceinline__ void mma(float (&d)[4], std::uint32_t a0, std::uint32
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same with F16 numbers.
+__device__ __forceinline__ void mma_f16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                        std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));
 }
@@ -67,6 +76,12 @@ __device__ __forceinline__ std::uint32_t widen_fp8(std::uint32_t codes) {
   return pack(x.x, x.y);
 }
 
+// Two e4m3, in the lower half, as two F16, which hold every e4m3. One instruction, where widen_fp8 takes four.
+__device__ __forceinline__ std::uint32_t widen_fp8_to_f16(std::uint32_t codes) {
+  const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
+  return static_cast<std::uint32_t>(raw.y) << 16 | raw.x;
+}
+
 // The BF16 nearest to x; x becomes what is missing, exactly. Three times that is all of an F32's 24 bits.
 __device__ __forceinline__ __nv_bfloat16 take_bf16(float& x) {
   const __nv_bfloat16 taken = __float2bfloat16_rn(x);
@@ -75,6 +90,13 @@ __device__ __forceinline__ __nv_bfloat16 take_bf16(float& x) {
 }
 __device__ __forceinline__ std::uint32_t take_bf16_pair(float& low, float& high) {
   const __nv_bfloat162 both = __halves2bfloat162(take_bf16(low), take_bf16(high));
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+// The same with F16, twice of which is 22 bits while the number lies well inside F16's range.
+__device__ __forceinline__ std::uint32_t take_f16_pair(float& low, float& high) {
+  const __half2 both = __floats2half2_rn(low, high);
+  low -= __low2float(both);
+  high -= __high2float(both);
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 

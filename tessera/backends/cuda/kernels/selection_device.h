@@ -14,6 +14,7 @@ __device__ __forceinline__ std::int64_t keys_seen(const SelectedPositions& selec
   const std::int32_t* selected = selection.positions + token * selection.width;
   std::int32_t low = 0;
   std::int32_t high = min(max(selection.counts[token], 0), selection.width);
+  if (high > 0 && selected[high - 1] <= position) return high;  // As of a token that generates.
   while (low < high) {
     const std::int32_t middle = low + (high - low) / 2;
     if (selected[middle] <= position) {
