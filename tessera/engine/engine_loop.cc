@@ -18,18 +18,20 @@ Turn EngineLoop::turn() {
   bool moved = false;
   const bool driver_keeps_up = outbox_.flush();
   if (driver_keeps_up) moved |= receive_commands();
-  moved |= move_handoffs();
-  if (driver_keeps_up) {
+  if (device_works()) moved |= move_handoffs();
+  if (driver_keeps_up && device_works()) {
     moved |= admit();
     moved |= run_step();
   }
-  sweep();
-  moved |= audit_quarantined();
+  if (device_works()) {
+    sweep();
+    moved |= audit_quarantined();
+  }
   const Turn turn = moved ? Turn::kMoved : Turn::kIdle;
   stats_changed_ |= moved;
   outbox_.flush();
   publish_stats(turn);
-  if (turn == Turn::kIdle) audit_when_idle();
+  if (turn == Turn::kIdle && device_works()) audit_when_idle();
   return turn;
 }
 
@@ -43,7 +45,7 @@ base::Nanoseconds EngineLoop::idle_time() const {
   };
   if (sender_ != nullptr) until(sender_->next_deadline());
   if (receiver_ != nullptr) until(receiver_->next_deadline());
-  if (sweep_.has_value()) until(sweep_->next());
+  if (sweep_.has_value() && failure_.ok()) until(sweep_->next());
   return std::max<base::Nanoseconds>(time, milliseconds(1));
 }
 
@@ -56,6 +58,8 @@ bool EngineLoop::receive_commands() {
       start(std::move(*start_command));
     } else if (const auto* abort_command = std::get_if<request::AbortSequence>(&command)) {
       abort(abort_command->id);
+    } else if (!device_works()) {
+      continue;
     } else if (std::holds_alternative<request::FlushPrefixCache>(command)) {
       cache_->clear();
     } else {
@@ -90,7 +94,8 @@ void EngineLoop::start(request::StartSequence command) {
     base::log().error("engine {}: sequence {} was started twice; the second start is ignored", info_.id, id);
     return;
   }
-  base::Status status = config_.role == EngineRole::kDecode
+  base::Status status = !device_works() ? base::unavailable("the engine's device has failed")
+                        : config_.role == EngineRole::kDecode
                             ? base::invalid_argument("a decode engine takes sequences by handoff only")
                             : check_start(command.spec, command.generated);
   if (!status.ok()) {
@@ -284,6 +289,8 @@ bool EngineLoop::run_step() {
   for (const StepRow& row : rows) pages_->begin_write(*row.sequence, row.start, row.count);
   const std::span<const RowOutcome> outcomes = runner_->run(*pool_, rows);
   for (const StepRow& row : rows) pages_->end_write(*row.sequence, row.start, row.count);
+  // What a failed device left in place of verdicts is no finding about pages.
+  if (!device_works()) return true;
   ++counters_.steps;
   counters_.rows_checked += std::ssize(rows);
   for (std::size_t r = 0; r < rows.size(); ++r) take_outcome(rows[r], outcomes[r]);

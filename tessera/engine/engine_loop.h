@@ -5,6 +5,8 @@
 // Every turn keeps these:
 //   - a token is emitted only after both checks of its step were clean;
 //   - a sequence's pages are given back exactly once, when it leaves the table (or waits again);
+//   - no verdict is believed once the device has failed: every sequence then ends with that, and the loop does no more
+//     than to refuse what is started and to say in its stats why;
 //   - nothing is computed, and no handoff begins, while the driver has not taken all events: so tokens leave in order.
 #pragma once
 
@@ -109,6 +111,7 @@ class EngineLoop {
   void preempt(Sequence& sequence);
   void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);
+  bool device_works();
   void drop(Sequence& sequence);  // Without an event: the client left, or the sequence lives on elsewhere.
   void publish_stats(Turn turn);
   void audit_when_idle();
@@ -152,6 +155,7 @@ class EngineLoop {
   std::unique_ptr<kv_transfer::Sender> sender_;       // Prefill.
   std::unique_ptr<kv_transfer::Receiver> receiver_;   // Decode.
 
+  base::Status failure_;  // Of the device; ok while it works.
   SequenceTable table_;
   EventOutbox outbox_;
   std::set<SequenceId> pending_handoffs_;

@@ -174,8 +174,26 @@ void EngineLoop::drop(Sequence& sequence) {
   table_.erase(sequence.spec.id);
 }
 
+// Whether the device can be believed. The first time that it cannot, everything ends, handoffs first: they hold leases.
+bool EngineLoop::device_works() {
+  if (!failure_.ok()) return false;
+  failure_ = parts_.backend.health();
+  if (failure_.ok()) return true;
+  base::log().error("engine {}: the device has failed, so {} sequences end and no others are taken: {}", info_.id,
+                    table_.size(), failure_.to_string());
+  sender_.reset();
+  receiver_.reset();
+  while (table_.size() > 0) {
+    fail(table_.begin()->second, base::internal_error("the engine's device failed; the request was ended"));
+  }
+  sending_.clear();
+  stats_changed_ = true;
+  return false;
+}
+
 request::EngineStats EngineLoop::stats() const {
   request::EngineStats stats = counters_;
+  stats.failure = failure_.message();
   for (const auto& [id, sequence] : table_) {
     switch (sequence.state) {
       case SequenceState::kWaiting:

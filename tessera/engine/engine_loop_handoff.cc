@@ -71,13 +71,17 @@ bool EngineLoop::move_handoffs() {
     // Offers wait until the driver has everything emitted so far: the decode engine's tokens must come after.
     if (outbox_.empty()) moved |= offer_pending();
     moved |= sender_->tick();
+  }
+  if (receiver_ != nullptr) moved |= receiver_->tick();
+  // Their checks read verdicts too.
+  if (!device_works()) return true;
+  if (sender_ != nullptr) {
     for (const kv_transfer::SendEvent& event : sender_->take_events()) {
       take_send_event(event);
       moved = true;
     }
   }
   if (receiver_ != nullptr) {
-    moved |= receiver_->tick();
     for (kv_transfer::ReceiveEvent& event : receiver_->take_events()) {
       take_receive_event(std::move(event));
       moved = true;

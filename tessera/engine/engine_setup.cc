@@ -91,7 +91,8 @@ base::Status EngineLoop::allocate() {
   limits.rows_max = config_.running_max;
   limits.tokens_max = config_.running_max + config_.chunked_prefill_size;
   limits.pages_per_row_max = base::ceil_div(context, config_.page_size);
-  limits.context_tokens_max = context;
+  // The page check passes every length that a row's pages hold, so what ops are lent is sized for whole pages.
+  limits.context_tokens_max = limits.pages_per_row_max * config_.page_size;
   if (config_.integrity.level >= kv_cache::IntegrityLevel::kDigest) {
     TESSERA_ASSIGN_OR_RETURN(digests_, kv_cache::DigestChecker::create(parts_.backend));
     plan_.lines.push_back({"page digests", digests_->device_bytes(),

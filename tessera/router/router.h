@@ -102,8 +102,8 @@ class Router {
   void begin_drain();
   std::int64_t live() const;
 
-  // ok, or why this server should get no traffic now: draining, an engine that is silent, or work that does not
-  // advance.
+  // ok, or why this server should get no traffic now: draining, an engine that has ended or is silent, or work that
+  // does not advance.
   base::Status readiness() const;
   RouterSnapshot snapshot() const;
   // The engines, constant over the router's life.

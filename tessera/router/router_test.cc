@@ -383,6 +383,17 @@ TEST_F(RouterTest, PicksTheEngineThatHasThePrefixAndTheDecodeEngineWithTheFewest
   EXPECT_EQ(prefill_.flushes + prefill_two_.flushes + decode_.flushes, 3);
 }
 
+TEST_F(RouterTest, ReadinessTellsAnEngineThatHasEnded) {
+  make({&unified_});
+  EXPECT_TRUE(router_->readiness().ok());
+  request::EngineStats ended;
+  ended.failure = "the device fell off its bus";
+  say(unified_, ended);
+  pump();
+  EXPECT_EQ(router_->readiness().code(), base::StatusCode::kUnavailable);
+  EXPECT_THAT(router_->readiness().message(), HasSubstr("the device fell off its bus"));
+}
+
 TEST_F(RouterTest, ReadinessTellsSilentEnginesAndWorkThatDoesNotAdvance) {
   make({&unified_}, {.stall_after = std::chrono::seconds(30), .silent_after = std::chrono::seconds(10)});
   EXPECT_TRUE(router_->readiness().ok());

@@ -42,6 +42,16 @@ TEST(Start, NeedsPagesOrABudget) {
   EXPECT_THAT(start.status().message(), HasSubstr("number of KV pages or a memory budget"));
 }
 
+TEST(Start, LendsOpsScratchForWholePages) {
+  // The page check passes a length of 32 in the eight pages of a row, whatever the context.
+  Start start;
+  start.config.context_tokens_max = 30;
+  auto made = start.create();
+  ASSERT_TRUE(made.has_value());
+  EXPECT_EQ((*made)->info().context_tokens_max, 30);
+  EXPECT_THAT((*made)->memory_plan().to_string(), HasSubstr(", 32 of context"));
+}
+
 TEST(Start, RefusesNumbersOutOfRangeByName) {
   const auto refusal = [](auto change) {
     Start start;
