@@ -158,7 +158,11 @@ TEST(PageProofCanary, FindsWhoeverProvesPagesWithoutACheck) {
   const std::string derived = "class Lax final\n    : public kv_cache::Verifier {\n};\n";
   EXPECT_THAT(what(check("tests/serving/a_test.cc", derived)), HasSubstr("derives from Verifier"));
   EXPECT_THAT(check("tessera/engine/a.h", "struct Lax : Verifier {};\n"), SizeIs(1));
+  EXPECT_THAT(check("tests/a_test.cc", "struct Outer::Lax : public kv_cache::Verifier {};\n"), SizeIs(1));
   EXPECT_THAT(check("apps/tessera_bench/a.h", derived), IsEmpty());
+  EXPECT_THAT(what(check("tests/a_test.cc", "using Base = kv_cache::Verifier;\n")), HasSubstr("another name"));
+  EXPECT_THAT(check("tests/a_test.cc", "typedef kv_cache::Verifier Base;\n"), SizeIs(1));
+  EXPECT_THAT(check("tests/a_test.cc", "using kv_cache::Verifier;\n"), IsEmpty());
   EXPECT_THAT(check("tests/a_test.cc", "class OfTheVerifier { Verifier* verifier; };\n"), IsEmpty());
   EXPECT_THAT(check("tessera/ops/a.h", "class A {\n  friend class kv_cache::Verifier;\n};\n"), IsEmpty());
   EXPECT_THAT(check("apps/tessera/serve.cc", "parts.make_verifier = f;\n"), SizeIs(1));

@@ -209,11 +209,15 @@ Violations check_page_proof(const SourceFile& file) {
   if (!is_cpp(file.path) || file.path.starts_with("tests/style/")) return found;
   const bool verifier = file.path == "tessera/kv_cache/verifier.h" || file.path == "tessera/kv_cache/verifier.cc";
   const bool measures = file.path.starts_with("apps/tessera_bench/");
-  // Over the whole text, as a declaration may break at its colon.
-  static const std::regex derived(R"(\b(class|struct)\s+\w+(\s+final)?\s*:(?!:)[^{;]*\bVerifier\b)");
+  // Over the whole text, as a declaration may break at its colon. Another name for the class would hide who derives.
+  static const std::regex derived(R"(\b(class|struct)\s+\w+(?:::\w+)*(\s+final)?\s*:(?!:)[^{;]*\bVerifier\b)");
+  static const std::regex renamed(R"(\busing\s+\w+\s*=\s*[\w:]*\bVerifier\s*;|\btypedef\s+[\w:]*\bVerifier\s+\w+)");
   const bool names_it = file.text.find("Verifier") != std::string::npos;
   if (!verifier && !measures && names_it && std::regex_search(file.text, derived)) {
     found.push_back({file.path, 0, "derives from Verifier, which only tessera_bench may"});
+  }
+  if (names_it && std::regex_search(file.text, renamed)) {
+    found.push_back({file.path, 0, "gives Verifier another name, which would hide who derives from it"});
   }
   static const std::regex made(R"(\b(VerifiedPages|WritableSlots)(\s+\w+)?\s*[({]\s*[^)}\s])");
   const bool declares = file.path == "tessera/ops/verified_pages.h";

@@ -47,9 +47,9 @@ Violations check_machine_words(const SourceFile& file);
 // Constructs that the project does without: environment variables, fast-math, preprocessor conditions in models.
 Violations check_banned_constructs(const SourceFile& file);
 
-// Only the page check makes what proves it: nobody derives from kv_cache::Verifier, names EngineParts' factory of one,
-// or constructs ops::VerifiedPages and ops::WritableSlots but the Verifier and the program that measures it
-// (apps/tessera_bench).
+// Only the page check makes what proves it: nobody derives from kv_cache::Verifier or renames it, names EngineParts'
+// factory of one, or constructs ops::VerifiedPages and ops::WritableSlots but the Verifier and the program that
+// measures it (apps/tessera_bench).
 Violations check_page_proof(const SourceFile& file);
 
 // snake_case file names, none of which says only that it is a bag of things.
