@@ -121,6 +121,7 @@ TEST_P(Sweep, EveryHolderOfASharedPageEnds) {
   expect_corrupted(harness.heard(second));
   EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 30)));
   EXPECT_EQ(engine(harness).loop().stats().digest_failures, 1);
+  EXPECT_EQ(engine(harness).loop().stats().pages_quarantined, 1);
   expect_balance(harness);
 }
 
