@@ -216,6 +216,7 @@ bool EngineLoop::admit() {
   for (const SequenceId id : plan.admitted) admitted_prefixes.push_back(std::move(prefixes.extract(id).mapped()));
   // Who was asked for and stays outside gives its prefix back first: the plan counts on evicting what it held.
   for (const auto& [id, prefix] : prefixes) pages_->give_back(prefix);
+  proved_.clear();
   for (std::size_t i = 0; i < plan.admitted.size(); ++i) {
     if (begin(*table_.find(plan.admitted[i]), std::move(admitted_prefixes[i]))) {
       moved = true;

@@ -17,6 +17,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/base/clock.h"
@@ -152,6 +153,7 @@ class EngineLoop {
   std::unique_ptr<SequencePages> pages_;
   std::unique_ptr<kv_cache::DigestChecker> digests_;  // At levels with digests.
   std::optional<kv_cache::PageSweep> sweep_;          // The same.
+  std::unordered_set<kv_cache::PageTag> proved_;      // Of prefix hits, for the admissions of one turn.
   std::unique_ptr<kv_transfer::Sender> sender_;       // Prefill.
   std::unique_ptr<kv_transfer::Receiver> receiver_;   // Decode.
 

@@ -34,12 +34,20 @@ std::size_t EngineLoop::prove(std::span<const kv_cache::Lease> pages, const char
   return static_cast<std::size_t>(std::ranges::find_if(verdicts, failed) - verdicts.begin());
 }
 
-// The pages of a prefix hit, before anything reads them: the first one that is not sound ends the hit.
+// The pages of a prefix hit, before anything reads them: the first one that is not sound ends the hit. Sequences that
+// are admitted together often begin alike: what was found sound for one of them is not read again for the next, as
+// nothing writes to pages in between.
 void EngineLoop::check_prefix(std::vector<kv_cache::Lease>& prefix) {
-  if (digests_ == nullptr || prefix.empty()) return;
-  const std::size_t proved = prove(prefix, "prefix hit");
-  pages_->give_back(std::span(prefix).subspan(proved));
-  prefix.resize(proved);
+  if (digests_ == nullptr) return;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  // What has ended by now, others' checks have condemned.
+  while (end < prefix.size() && pool_->is_current(prefix[end])) ++end;
+  while (begin < end && proved_.contains(prefix[begin].tag)) ++begin;
+  if (begin < end) end = begin + prove(std::span(prefix).subspan(begin, end - begin), "prefix hit");
+  for (std::size_t j = begin; j < end; ++j) proved_.insert(prefix[j].tag);
+  pages_->give_back(std::span(prefix).subspan(end));
+  prefix.resize(end);
 }
 
 // Whoever hits the cache proves the cache's pages, and all that the cache has below a damaged one goes with it. But

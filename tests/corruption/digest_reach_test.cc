@@ -166,5 +166,51 @@ TEST_P(DigestReach, ADeviceThatSaysThatItFailedCondemnsNoPage) {
   expect_balance(harness);
 }
 
+// Counts the pages whose bytes are read.
+class CountingDevice final : public tests::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {
+    pages += params.count;
+    ForwardingBackend::check_digests(stream, params);
+  }
+  std::int64_t pages = 0;
+};
+
+TEST_P(DigestReach, APageThatManyHitInOneTurnIsReadOnce) {
+  const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
+  CountingDevice device(*reference);
+  HarnessOptions options =
+      harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+  options.backend = &device;
+  ServingHarness harness(options);
+  auto& pool = harness.first().loop().pool();
+  const auto common = make_prompt(1, 16);
+  harness.submit(common, 2);
+  harness.run_until_ended();
+  ASSERT_EQ(pool.counts().cached, 4);
+  for (const bool damaged : {false, true}) {
+    SCOPED_TRACE(damaged);
+    if (damaged) {
+      ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], chain_page(pool, 2), 1));
+    }
+    device.pages = 0;
+    std::vector<std::vector<std::int32_t>> prompts;
+    std::vector<request::SequenceId> ids;
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      prompts.push_back(make_prompt_after(common, 10 + i, 1));
+      ids.push_back(harness.submit(prompts.back(), 2));
+    }
+    ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().running == 6; }));
+    EXPECT_EQ(device.pages, 4);
+    harness.run_until_ended();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_THAT(harness.heard(ids[i]).ids(), ElementsAreArray(harness.expected(prompts[i], 2)));
+      EXPECT_EQ(harness.heard(ids[i]).report.cached_tokens, damaged ? 8 : 16);
+    }
+  }
+  expect_balance(harness);
+}
+
 }  // namespace
 }  // namespace tessera::test_support
