@@ -301,7 +301,8 @@ bool EngineLoop::run_step() {
 void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
   Sequence& sequence = *row.sequence;
   if (outcome.result == RowResult::kCheckFailed) {
-    if (kv_cache::is_byte_damage(outcome.verdict)) ++counters_.digest_failures;
+    // Not again when the next reader of the page is ended.
+    if (names_damaged_page(sequence, outcome.verdict)) ++counters_.digest_failures;
     fail_corrupt(sequence, outcome.verdict, "step");
     return;
   }

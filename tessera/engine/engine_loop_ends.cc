@@ -61,7 +61,8 @@ void EngineLoop::fail(Sequence& sequence, base::Status status) {
 
 // The client is told that a check failed, and nothing of what the check saw; the log has that, and no content.
 void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where) {
-  ++counters_.check_failures;
+  // Whoever finds a page whose bytes are damaged counts the page.
+  if (!kv_cache::is_byte_damage(verdict)) ++counters_.check_failures;
   base::log().error(
       "engine {}: page check failed ({}) in a {} of request {} sequence {}: logical page {}, page {}, expected {:#x}, "
       "found {:#x}; {} pages held",

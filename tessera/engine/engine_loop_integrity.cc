@@ -22,6 +22,15 @@ std::span<const ops::RowVerdict> EngineLoop::check_bytes(std::span<const kv_cach
   return verdicts;
 }
 
+// Whether the verdict says that the bytes of a page are damaged that the sequence holds, where it says, and that nobody
+// has condemned yet.
+bool EngineLoop::names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const {
+  const std::int32_t logical = verdict.logical_page;
+  if (!kv_cache::is_byte_damage(verdict) || logical < 0 || logical >= std::ssize(sequence.leases)) return false;
+  const kv_cache::Lease& lease = sequence.leases[static_cast<std::size_t>(logical)];
+  return lease.page == verdict.page_id && pool_->is_current(lease);
+}
+
 // Condemns those of the pages that are not sound, and returns how many are before the first of them. What a device that
 // failed says of pages means nothing: then none is condemned, and none is proved.
 std::size_t EngineLoop::prove(std::span<const kv_cache::Lease> pages, const char* where) {
