@@ -181,6 +181,7 @@ struct EngineInfo {
   std::int64_t running_max = 0;
   kv_cache::OnIntegrityError on_integrity_error = kv_cache::OnIntegrityError::kAbort;
   kv_cache::IntegrityLevel integrity = kv_cache::IntegrityLevel::kTags;
+  std::int64_t sweep_pages_per_second = 0;  // Whose bytes are checked in the background.
 };
 
 // The driver's end of one engine.
