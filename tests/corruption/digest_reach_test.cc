@@ -76,12 +76,7 @@ TEST_P(DigestReach, WhatPrefillFindsAfterCommitEndsTheSequenceOnTheDecodeEngine)
   options.pages = 320;
   options.integrity.sweep_pages_per_second = 1000;
   ServingHarness harness(options);
-  constexpr std::size_t kTypeOffset = 6;
-  constexpr std::byte kDone{7};
-  bool losing = true;
-  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
-    if (!losing || message[kTypeOffset] != kDone) harness.transport().deliver(from, to, std::move(message));
-  });
+  Stall stall(harness, kv_transfer::wire::MessageType::kDone);
   const auto id = harness.submit(make_prompt(1, 22), 1200);
   ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(id).size() >= 3; }));
   auto& pool = harness.first().loop().pool();
@@ -93,7 +88,7 @@ TEST_P(DigestReach, WhatPrefillFindsAfterCommitEndsTheSequenceOnTheDecodeEngine)
   ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
   ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().digest_failures == 1; }));
   ASSERT_FALSE(harness.heard(id).ended());
-  losing = false;
+  stall.end();
   harness.run_until_ended();
   expect_corrupted(harness.heard(id));
   EXPECT_LT(harness.heard(id).tokens.size(), 1200u);
