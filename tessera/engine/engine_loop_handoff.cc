@@ -131,12 +131,6 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
   const auto entry = sending_.extract(event.id);
   TESSERA_CHECK(!entry.empty(), "a handoff ended twice");
   Sequence& sequence = *table_.find(entry.mapped());
-  if (event.outcome == kv_transfer::SendOutcome::kDone && sequence.read_damage && !sequence.aborted) {
-    // Found when the decode engine could have committed already: what was emitted here may be wrong, and the router
-    // ends the sequence there, too.
-    fail_read_damage(sequence);
-    return;
-  }
   if (event.outcome == kv_transfer::SendOutcome::kDone) {
     ++counters_.handoffs_done;
     counters_.handoff_wire_bytes += event.statistics.bytes_after;

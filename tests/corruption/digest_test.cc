@@ -31,10 +31,10 @@ class Sweep : public testing::TestWithParam<Setting> {
   engine::Engine& engine(ServingHarness& harness) const { return engine_of(harness, GetParam().where); }
 
   // What holds up the sequences of a prefill engine, which otherwise has one only for as long as its prompt takes:
-  // their offers, so that nothing is sent yet, or their Commits, so that all is. Of other engines: nothing.
+  // their offers, or the answers. For other engines, nothing that is ever sent.
   static std::vector<MessageType> stalls() {
-    if (GetParam().where == Where::kPrefill) return {MessageType::kOffer, MessageType::kCommit};
-    return {MessageType::kAbortAck};
+    if (GetParam().where == Where::kPrefill) return {MessageType::kOffer, MessageType::kAccept};
+    return {MessageType::kReject};
   }
   // Turns until each has been read by so many steps of the engine that the sweep is about, and still is held.
   static void until_read(ServingHarness& harness, const std::vector<request::SequenceId>& ids) {

@@ -76,14 +76,19 @@ class Stall {
  public:
   Stall(ServingHarness& harness, kv_transfer::wire::MessageType type) {
     harness.transport().set_filter([&harness, type, this](auto from, auto to, std::vector<std::byte> message) {
-      if (stalled_ && type_of(message) == type) return;
+      if (stalled_ && type_of(message) == type) {
+        ++dropped_;
+        return;
+      }
       harness.transport().deliver(from, to, std::move(message));
     });
   }
   void end() { stalled_ = false; }
+  int dropped() const { return dropped_; }
 
  private:
   bool stalled_ = true;
+  int dropped_ = 0;
 };
 
 inline void expect_balance(ServingHarness& harness) {
