@@ -96,69 +96,69 @@ TEST_P(DigestReach, WhatBecomesOfPagesThatWereProvedBeforeCommitHarmsNobody) {
   }
 }
 
-// Verdicts of a device that failed: all ones.
+// Fails in its next check of bytes: verdicts are all ones, from then on, and it says that it failed or does not.
 class FailingDevice final : public tests::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {
     ForwardingBackend::check_digests(stream, params);
-    if (!answers_ones) return;
+    if (!failing) return;
     ++answers;
     const auto bytes = static_cast<std::size_t>(params.count) * sizeof(ops::RowVerdict);
     std::memset(static_cast<void*>(params.verdicts), 0xff, bytes);
   }
   base::Status health() const override {
-    return says_so ? base::internal_error("the device is gone") : ForwardingBackend::health();
+    return says_so && answers > 0 ? base::internal_error("the device is gone") : ForwardingBackend::health();
   }
-  bool answers_ones = false;
+  bool failing = false;
   bool says_so = false;
   int answers = 0;
 };
 
 TEST_P(DigestReach, VerdictsOfADeviceThatFailedNameNoPage) {
   const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
-  for (const bool says_so : {false, true}) {
-    SCOPED_TRACE(says_so);
-    FailingDevice device(*reference);
-    HarnessOptions options =
-        harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
-    options.backend = &device;
-    ServingHarness harness(options);
-    device.answers_ones = true;
-    device.says_so = says_so;
-    const auto id = harness.submit(make_prompt(1, 22), 6);
-    harness.run_until_ended();
-    EXPECT_GT(device.answers, 0);
-    expect_corrupted(harness.heard(id));
-    EXPECT_EQ(harness.first().loop().stats().digest_failures, 0);
-    device.answers_ones = device.says_so = false;
-    expect_balance(harness);
-  }
+  FailingDevice device(*reference);
+  HarnessOptions options =
+      harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+  options.backend = &device;
+  ServingHarness harness(options);
+  device.failing = true;
+  const auto id = harness.submit(make_prompt(1, 22), 6);
+  harness.run_until_ended();
+  EXPECT_GT(device.answers, 0);
+  expect_corrupted(harness.heard(id));
+  EXPECT_EQ(harness.first().loop().stats().digest_failures, 0);
+  expect_balance(harness);
 }
 
 TEST_P(DigestReach, ADeviceThatSaysThatItFailedCondemnsNoPage) {
-  const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
-  FailingDevice device(*reference);
-  HarnessOptions options =
-      harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
-  options.backend = &device;
-  options.integrity.sweep_pages_per_second = 10'000;
-  ServingHarness harness(options);
-  const auto prompt = make_prompt(1, 22);
-  harness.submit(prompt, 2);
-  harness.run_until_ended();
-  device.answers_ones = device.says_so = true;
-  const std::int64_t swept = harness.first().loop().stats().pages_swept;
-  ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().pages_swept > swept + 10; }));
-  // No hit is trusted.
-  const auto hit = harness.submit(prompt, 6);
-  harness.run_until_ended();
-  EXPECT_EQ(harness.heard(hit).report.cached_tokens, 0);
-  EXPECT_THAT(harness.heard(hit).ids(), ElementsAreArray(harness.expected(prompt, 6)));
-  EXPECT_EQ(harness.first().loop().stats().digest_failures, 0);
-  EXPECT_EQ(harness.first().loop().stats().check_failures, 0);
-  EXPECT_EQ(harness.first().loop().stats().pages_quarantined, 0);
-  expect_balance(harness);
+  for (const bool swept : {false, true}) {
+    SCOPED_TRACE(swept);
+    const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
+    FailingDevice device(*reference);
+    HarnessOptions options =
+        harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+    options.backend = &device;
+    options.integrity.sweep_pages_per_second = swept ? 10'000 : 0;
+    ServingHarness harness(options);
+    const auto prompt = make_prompt(1, 22);
+    harness.submit(prompt, 2);
+    harness.run_until_ended();
+    device.failing = device.says_so = true;
+    if (!swept) {
+      const auto hit = harness.submit(prompt, 6);
+      harness.run_until_ended();
+      ASSERT_TRUE(harness.heard(hit).failed.has_value());
+      EXPECT_EQ(harness.heard(hit).failed->code(), base::StatusCode::kInternal);
+    }
+    ASSERT_TRUE(harness.run_until([&] { return device.answers > 0; }));
+    harness.turn();
+    const request::EngineStats stats = harness.first().loop().stats();
+    EXPECT_EQ(stats.digest_failures, 0);
+    EXPECT_EQ(stats.check_failures, 0);
+    EXPECT_EQ(stats.pages_quarantined, 0);
+    EXPECT_EQ(stats.pages_cached, 5);
+  }
 }
 
 // Counts the pages whose bytes are read.
