@@ -20,6 +20,8 @@ struct OracleEngine {
   // Called by the engine's model, see ContextOracleOptions.
   std::function<void()> before_forward;
   std::function<void(const models::ForwardBatch&)> on_batch;
+  // Called with every command that the engine takes, under the router's lock.
+  std::function<void(const request::EngineCommand&)> on_command = {};
 };
 
 struct OracleServerOptions {
@@ -28,6 +30,9 @@ struct OracleServerOptions {
   std::size_t event_queue = 1 << 16;
   std::vector<OracleEngine> engines;
   router::RouterOptions router;
+  kv_transfer::LoopbackOptions loopback;
+  // Stands between an engine and its endpoint of the loopback transport. Empty: nothing does.
+  std::function<std::unique_ptr<kv_transfer::Endpoint>(std::unique_ptr<kv_transfer::Endpoint>)> wrap_endpoint;
 };
 
 class OracleServer {
@@ -43,8 +48,11 @@ class OracleServer {
   // What an undisturbed run's KV is written by.
   Flavors flavors() const;
 
-  // The engine ends as a process does that is killed, and another one takes its place. Its sequences are lost without a
-  // word to the router. Not while its thread runs.
+  // The engine ends as a process does that is killed. Its sequences are lost without a word to the router, its peers
+  // see it gone, and what it is sent is refused, until restart_engine. Not while its thread runs.
+  void end_engine(std::size_t i);
+  bool has_engine(std::size_t i) const;
+  // Another one takes its place; one that is still there ends so.
   void restart_engine(std::size_t i);
   void start_threads();
   // The router ends what lives; then the engines' threads end. Idempotent.

@@ -8,8 +8,6 @@
 
 namespace tessera::simulation {
 
-enum class EngineShape : std::uint8_t { kUnified, kSplit };
-
 struct StormOptions {
   std::uint64_t seed = 1;
   EngineShape shape = EngineShape::kSplit;

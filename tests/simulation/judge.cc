@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "tessera/base/check.h"
@@ -10,6 +13,13 @@
 namespace tessera::simulation {
 
 using base::StatusCode;
+
+namespace {
+
+// How long the router waits for an engine to say that it has let go of a sequence that ended.
+constexpr base::Nanoseconds kRouterPatience = std::chrono::seconds(1);
+
+}  // namespace
 
 Judge::Judge(ops::Backend& backend, const Rules& rules, const base::Clock& clock, Trace& trace)
     : backend_(backend),
@@ -46,20 +56,20 @@ void Judge::expect(const request::SequenceSpec& spec, std::int64_t context_token
   const std::int64_t room = context_tokens_max - std::ssize(spec.prompt);
   std::int32_t& tokens_max = sequence.spec.sampling.max_tokens;
   tokens_max = static_cast<std::int32_t>(std::min<std::int64_t>(tokens_max, room));
-  sequence.submitted = clock_.now();
-  sequence.may_be_lost = clock_.now() < all_lost_until_;
+  sequence.last_event = clock_.now();
   for (std::int64_t tokens = rules_.page_size; tokens <= std::ssize(spec.prompt); tokens += rules_.page_size) {
     ++prefixes_[prefix_hash(spec, tokens)];
   }
-  if (live_.empty()) last_event_ = clock_.now();
+  last_event_ = clock_.now();
   live_.push_back(spec.id);
   ++counts_.submitted;
   trace_.add("submit", spec.id, spec.prompt.size(), static_cast<std::uint64_t>(tokens_max));
   sequences_.emplace(spec.id, std::move(sequence));
 }
 
-void Judge::refused(SequenceId id) {
-  trace_.add("refused", id);
+void Judge::refused(SequenceId id, const base::Status& status) {
+  trace_.add("refused", id, static_cast<std::uint64_t>(status.code()));
+  ++counts_.turned_away;
   std::erase(live_, id);
   sequences_.erase(id);
   --counts_.submitted;
@@ -72,8 +82,8 @@ void Judge::client_left(SequenceId id) {
 
 std::int32_t Judge::next_token(const Sequence& sequence) {
   const request::SamplingParams& sampling = sequence.spec.sampling;
-  if (sampling.temperature == 0.0f) return sequence.oracle.greedy_token();
   sequence.oracle.logits(logits_);
+  if (sampling.temperature == 0.0f) return sequence.oracle.greedy_token();
   ops::SampleRow row;
   row.temperature = sampling.temperature;
   row.top_p = sampling.top_p;
@@ -90,6 +100,32 @@ std::int32_t Judge::next_token(const Sequence& sequence) {
   return drawn.token;
 }
 
+// Log softmax of the raw logits, of which the best come with it, by logit and then by id.
+void Judge::check_logprobs(const Sequence& sequence, const request::TokenEvent& token) {
+  constexpr double kTolerance = 1e-4;
+  const request::SamplingParams& sampling = sequence.spec.sampling;
+  const SequenceId id = sequence.spec.id;
+  if (!sampling.logprobs) {
+    if (!token.top_logprobs.empty()) object(fmt::format("sequence {}: log-probabilities nobody asked for", id));
+    return;
+  }
+  ++counts_.logprobs;
+  double sum = 0.0;
+  for (const float logit : logits_) sum += std::exp(static_cast<double>(logit));
+  const double total = std::log(sum);
+  const auto logprob = [&](std::int32_t of) { return logits_.at(static_cast<std::size_t>(of)) - total; };
+  bool right = std::abs(token.logprob - logprob(token.token)) < kTolerance &&
+               std::ssize(token.top_logprobs) == sampling.top_logprobs;
+  std::vector<std::int32_t> best(logits_.size());
+  std::iota(best.begin(), best.end(), 0);
+  std::ranges::stable_sort(best, std::greater{}, [&](std::int32_t of) { return logprob(of); });
+  for (std::size_t i = 0; right && i < token.top_logprobs.size(); ++i) {
+    const request::TokenLogprob& top = token.top_logprobs[i];
+    right = top.token == best[i] && std::abs(top.logprob - logprob(top.token)) < kTolerance;
+  }
+  if (!right) object(fmt::format("sequence {}: wrong log-probabilities of token {}", id, token.index));
+}
+
 // ---- What clients hear ----
 
 void Judge::hear(SequenceId id, const router::SequenceEvent& event) {
@@ -99,6 +135,8 @@ void Judge::hear(SequenceId id, const router::SequenceEvent& event) {
     object(fmt::format("sequence {}: an event after its end", id));
     return;
   }
+  if (!sequence->left) counts_.longest_wait = std::max(counts_.longest_wait, clock_.now() - sequence->last_event);
+  sequence->last_event = clock_.now();
   if (const auto* token = std::get_if<request::TokenEvent>(&event)) {
     hear_token(*sequence, *token);
   } else if (const auto* finished = std::get_if<request::SequenceFinished>(&event)) {
@@ -112,26 +150,32 @@ void Judge::hear_token(Sequence& sequence, const request::TokenEvent& token) {
   const SequenceId id = sequence.spec.id;
   trace_.add("token", id, static_cast<std::uint64_t>(token.index), static_cast<std::uint64_t>(token.token));
   ++counts_.tokens;
-  if (token.index != sequence.told) {
-    object(fmt::format("sequence {}: token {} came as number {}", id, token.index, sequence.told));
+  const std::int64_t told = std::ssize(sequence.told);
+  if (token.index != told) {
+    object(fmt::format("sequence {}: token {} came as number {}", id, token.index, told));
     return;
   }
   if (sequence.due.has_value()) object(fmt::format("sequence {}: token {} after its last one", id, token.index));
-  if (sequence.told_max.has_value() && sequence.told >= *sequence.told_max) {
+  if (sequence.told_max.has_value() && told >= *sequence.told_max) {
     object(fmt::format("sequence {}: token {} was emitted although a check must have failed", id, token.index));
   }
   const std::int32_t expected = next_token(sequence);
-  if (token.token != expected) {
-    object(
-        fmt::format("sequence {}: token {} is {}; an undisturbed run says {}", id, token.index, token.token, expected));
+  if (sequence.wrong_from.has_value() && told >= *sequence.wrong_from) {
+    if (token.token != expected) ++counts_.tokens_wrong;
+  } else {
+    check_logprobs(sequence, token);
+    if (token.token != expected) {
+      object(fmt::format("sequence {}: token {} is {}; an undisturbed run says {}", id, token.index, token.token,
+                         expected));
+    }
   }
   sequence.oracle.take(token.token);
-  ++sequence.told;
+  sequence.told.push_back(token.token);
   const request::SamplingParams& sampling = sequence.spec.sampling;
   if (!sampling.ignore_eos &&
       std::ranges::find(sampling.stop_token_ids, token.token) != sampling.stop_token_ids.end()) {
     sequence.due = request::FinishReason::kStop;
-  } else if (sequence.told >= sampling.max_tokens) {
+  } else if (told + 1 >= sampling.max_tokens) {
     sequence.due = request::FinishReason::kLength;
   }
 }
@@ -144,15 +188,18 @@ void Judge::end(Sequence& sequence, const request::SequenceReport& report) {
 
 void Judge::hear_finish(Sequence& sequence, const request::SequenceFinished& finished) {
   const SequenceId id = sequence.spec.id;
-  trace_.add("finish", id, static_cast<std::uint64_t>(finished.reason), static_cast<std::uint64_t>(sequence.told));
+  trace_.add("finish", id, static_cast<std::uint64_t>(finished.reason), sequence.told.size());
   ++counts_.finished;
   if (sequence.due != finished.reason) {
-    object(fmt::format("sequence {}: finished after {} tokens ({}), which is not its end", id, sequence.told,
+    object(fmt::format("sequence {}: finished after {} tokens ({}), which is not its end", id, sequence.told.size(),
                        request::finish_reason_name(finished.reason)));
   }
-  if (sequence.told_max.has_value()) object(fmt::format("sequence {}: finished although a check must have failed", id));
-  if (finished.report.generated_tokens != sequence.told) {
-    object(fmt::format("sequence {}: reports {} tokens of {}", id, finished.report.generated_tokens, sequence.told));
+  if (sequence.told_max.has_value() || sequence.must_start_again) {
+    object(fmt::format("sequence {}: finished although a check must have failed", id));
+  }
+  if (finished.report.generated_tokens != std::ssize(sequence.told)) {
+    object(fmt::format("sequence {}: reports {} tokens of {}", id, finished.report.generated_tokens,
+                       sequence.told.size()));
   }
   check_prefix_hit(sequence, finished.report.cached_tokens);
   end(sequence, finished.report);
@@ -172,7 +219,7 @@ void Judge::check_prefix_hit(const Sequence& sequence, std::int64_t cached_token
 void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& failed) {
   const SequenceId id = sequence.spec.id;
   const StatusCode code = failed.status.code();
-  trace_.add("fail", id, static_cast<std::uint64_t>(code), static_cast<std::uint64_t>(sequence.told));
+  trace_.add("fail", id, static_cast<std::uint64_t>(code), sequence.told.size());
   bool explained = sequence.may_be_lost;
   switch (code) {
     case StatusCode::kCancelled:
@@ -180,25 +227,24 @@ void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& fail
       explained |= sequence.left;
       break;
     case StatusCode::kCorruption:
-      ++counts_.corrupted;
-      explained |= sequence.may_be_corrupt || sequence.told_max.has_value() || damaged_prefix(sequence);
-      // Only after it was computed again as often as is allowed. (A failure is told at once, also when another engine
-      // has yet to report its share.) What a sweep finds ends its readers in any case.
-      if (rules_.on_error == kv_cache::OnIntegrityError::kRecompute &&
-          rules_.level == kv_cache::IntegrityLevel::kTags &&
-          failed.report.integrity_recomputes + sequence.checks_failed < rules_.recomputes_max) {
-        explained = sequence.may_be_lost;
+      explained |= corruption_is_explained(sequence, failed.report);
+      // Who was to be computed again and finds too few pages that are not in quarantine is told of the check.
+      if (!explained && sequence.pools_shrank && failed.report.integrity_recomputes + sequence.checks_failed > 0) {
+        ++counts_.too_large;
+        explained = true;
+      } else {
+        ++counts_.corrupted;
       }
       break;
     case StatusCode::kResourceExhausted:
-      ++counts_.failed;
+      ++counts_.too_large;
       explained |= sequence.pools_shrank;
       break;
     default:
       ++counts_.failed;
   }
   if (!explained) {
-    object(fmt::format("sequence {}: failed without a reason after {} tokens: {}", id, sequence.told,
+    object(fmt::format("sequence {}: failed without a reason after {} tokens: {}", id, sequence.told.size(),
                        failed.status.to_string()));
   }
   // Its client, or its way between engines, may have been lost just before.
@@ -209,67 +255,88 @@ void Judge::hear_failure(Sequence& sequence, const request::SequenceFailed& fail
   end(sequence, failed.report);
 }
 
+bool Judge::corruption_is_explained(const Sequence& sequence, const request::SequenceReport& report) const {
+  // Of bytes that were found late.
+  if (sequence.wrong_from.has_value() || sequence.may_be_ended) return true;
+  if (rules_.on_error == kv_cache::OnIntegrityError::kRecompute && !sequence.told_max.has_value()) {
+    // Only after it was computed again as often as is allowed. A failure is told at once, also when another engine has
+    // yet to report how often that was: so no more can be asked than that checks failed often enough.
+    return report.integrity_recomputes + sequence.checks_failed >= rules_.recomputes_max &&
+           (sequence.handoff_may_fail || sequence.checks_failed > 0);
+  }
+  return sequence.handoff_may_fail || sequence.told_max.has_value();
+}
+
 // ---- What is done to them ----
 
 void Judge::must_fail(SequenceId id, std::int64_t generated) {
   Sequence* sequence = find(id);
-  if (sequence == nullptr || sequence->ended) return;
+  if (sequence == nullptr) return;
+  if (sequence->ended) {
+    // The engine may not have heard yet that nobody waits for it.
+    if (!sequence->left && !sequence->may_be_lost) {
+      object(fmt::format("sequence {}: a check must fail on it after its end", id));
+    }
+    return;
+  }
   if (rules_.on_error == kv_cache::OnIntegrityError::kRecompute) {
-    sequence->may_be_corrupt = true;
     if (!std::exchange(sequence->must_start_again, true)) ++sequence->checks_failed;
     return;
   }
   if (!sequence->told_max.has_value() || generated < *sequence->told_max) {
-    sequence->told_max = std::max(generated, sequence->told);
+    sequence->told_max = std::max(generated, std::ssize(sequence->told));
   }
 }
 
 void Judge::computes(SequenceId id, std::int64_t start) {
   Sequence* sequence = find(id);
-  if (sequence == nullptr || !std::exchange(sequence->must_start_again, false)) return;
-  if (start >= std::ssize(sequence->spec.prompt)) {
+  if (sequence == nullptr) return;
+  const bool in_prompt = start < std::ssize(sequence->spec.prompt);
+  // Its handoff failed: nothing else leads back to the prompt from there.
+  if (std::exchange(sequence->handoff_may_fail, false) && in_prompt) ++sequence->checks_failed;
+  if (std::exchange(sequence->must_start_again, false) && !in_prompt) {
     object(fmt::format("sequence {}: goes on after a check that must have failed", id));
   }
 }
 
-void Judge::may_be_corrupt(SequenceId id) {
-  if (Sequence* sequence = find(id)) sequence->may_be_corrupt = true;
-}
-
-std::uint64_t Judge::readers_may_be_corrupt(SequenceId id, std::int64_t tokens) {
-  Sequence* sequence = find(id);
-  if (sequence == nullptr) return 0;
-  if (!sequence->ended) sequence->may_be_corrupt = true;
-  if (tokens > std::ssize(sequence->spec.prompt)) return 0;  // Nobody else can have it.
-  const std::uint64_t damage = prefix_hash(sequence->spec, tokens);
-  damaged_[damage] = {tokens, std::nullopt};
-  return damage;
-}
-
-void Judge::healed(std::uint64_t damage) {
-  if (const auto found = damaged_.find(damage); found != damaged_.end()) found->second.healed = clock_.now();
-}
-
-bool Judge::damaged_prefix(const Sequence& sequence) const {
-  return std::ranges::any_of(damaged_, [&](const auto& entry) {
-    const auto& [hash, damage] = entry;
-    return damage.tokens <= std::ssize(sequence.spec.prompt) &&
-           (!damage.healed.has_value() || sequence.submitted <= *damage.healed) &&
-           hash == prefix_hash(sequence.spec, damage.tokens);
-  });
+void Judge::handoff_may_fail(SequenceId id) {
+  if (Sequence* sequence = find(id)) sequence->handoff_may_fail = true;
 }
 
 void Judge::may_be_lost(SequenceId id) {
   if (Sequence* sequence = find(id)) sequence->may_be_lost = true;
 }
 
-void Judge::all_may_be_lost(base::Nanoseconds until) {
-  all_lost_until_ = std::max(all_lost_until_, until);
-  for (const SequenceId id : live_) find(id)->may_be_lost = true;
+void Judge::may_be_wrong(SequenceId id, std::int64_t index) {
+  Sequence* sequence = find(id);
+  if (sequence != nullptr) sequence->wrong_from = std::min(sequence->wrong_from.value_or(index), index);
 }
 
-void Judge::pools_shrank() {
-  for (const SequenceId id : live_) find(id)->pools_shrank = true;
+void Judge::may_be_ended(SequenceId id) {
+  if (Sequence* sequence = find(id)) sequence->may_be_ended = true;
+}
+
+void Judge::must_end(SequenceId id, std::int64_t generated) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->ended) return;
+  sequence->told_max = std::min(sequence->told_max.value_or(generated), generated);
+}
+
+void Judge::pages_left(SequenceId id, std::int64_t pages) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr) return;
+  // Engines may be some tokens ahead of what was told.
+  const std::int64_t tokens = std::ssize(sequence->spec.prompt) + std::ssize(sequence->told) + rules_.page_size;
+  if (base::ceil_div(tokens, rules_.page_size) > pages) sequence->pools_shrank = true;
+}
+
+void Judge::engine_has(SequenceId id, std::span<const std::int32_t> generated) {
+  const Sequence* sequence = find(id);
+  if (sequence == nullptr) return;
+  const std::size_t both = std::min(generated.size(), sequence->told.size());
+  if (!std::equal(generated.begin(), generated.begin() + static_cast<std::ptrdiff_t>(both), sequence->told.begin())) {
+    object(fmt::format("sequence {}: an engine has other tokens than its client was told", id));
+  }
 }
 
 void Judge::share(SequenceId one, SequenceId other, std::int64_t tokens) {
@@ -285,10 +352,22 @@ void Judge::share(SequenceId one, SequenceId other, std::int64_t tokens) {
 
 // ---- Bounds ----
 
-void Judge::check_stall(base::Nanoseconds stall_after) {
-  if (live_.empty() || clock_.now() - last_event_ <= stall_after) return;
-  object(fmt::format("nothing has happened for {} ms; {} sequences live, of which the first is {}",
-                     (clock_.now() - last_event_).count() / 1'000'000, live_.size(), live_.front()));
+void Judge::check_stall(base::Nanoseconds stall_after, base::Nanoseconds starves_after) {
+  const auto milliseconds = [](base::Nanoseconds time) { return time.count() / 1'000'000; };
+  std::int64_t wait_for_something = 0;
+  for (const SequenceId id : live_) {
+    const Sequence& sequence = *find(id);
+    const base::Nanoseconds wait = clock_.now() - sequence.last_event;
+    // A client that left hears of its end once both engines have let go, or after the router's patience.
+    if (!sequence.left) ++wait_for_something;
+    if (wait > (sequence.left ? starves_after + kRouterPatience : starves_after)) {
+      object(fmt::format("sequence {} has waited for {} ms", id, milliseconds(wait)));
+    }
+  }
+  if (wait_for_something > 0 && clock_.now() - last_event_ > stall_after) {
+    object(fmt::format("nothing has happened for {} ms; {} sequences live, of which the first is {}",
+                       milliseconds(clock_.now() - last_event_), live_.size(), live_.front()));
+  }
 }
 
 void Judge::check_all_ended() {
@@ -302,7 +381,7 @@ bool Judge::is_live(SequenceId id) const {
 
 std::int64_t Judge::tokens_heard(SequenceId id) const {
   const auto found = sequences_.find(id);
-  return found == sequences_.end() ? 0 : found->second.told;
+  return found == sequences_.end() ? 0 : std::ssize(found->second.told);
 }
 
 std::int64_t Judge::prompt_tokens(SequenceId id) const {

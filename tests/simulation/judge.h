@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -26,9 +27,16 @@ struct JudgeCounts {
   std::int64_t finished = 0;
   std::int64_t cancelled = 0;
   std::int64_t corrupted = 0;  // Failed by an integrity check.
+  std::int64_t too_large = 0;  // For what an engine's pages can hold while some are in quarantine.
   std::int64_t failed = 0;     // For another reason.
   std::int64_t recomputes = 0;
   std::int64_t tokens = 0;
+  std::int64_t tokens_wrong = 0;      // Of sequences that had read what no check of that level had looked at yet.
+  std::int64_t logprobs = 0;          // Tokens whose log-probabilities were compared.
+  std::int64_t turned_away = 0;       // Refused by the router: it was full.
+  base::Nanoseconds longest_wait{0};  // Of one sequence, for anything.
+
+  void add(const JudgeCounts& other);
 };
 
 class Judge {
@@ -39,14 +47,13 @@ class Judge {
     std::int64_t page_size = 0;
     kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
     std::int32_t recomputes_max = 0;
-    kv_cache::IntegrityLevel level = kv_cache::IntegrityLevel::kTags;
   };
   Judge(ops::Backend& backend, const Rules& rules, const base::Clock& clock, Trace& trace);
 
   // Before it is submitted; max_tokens is as many as fit the context.
   void expect(const request::SequenceSpec& spec, std::int64_t context_tokens_max);
   // It was refused after all: no event may come.
-  void refused(SequenceId id);
+  void refused(SequenceId id, const base::Status& status);
   void hear(SequenceId id, const router::SequenceEvent& event);
   void client_left(SequenceId id);
 
@@ -55,26 +62,31 @@ class Judge {
   void must_fail(SequenceId id, std::int64_t generated);
   // A step is about to compute tokens of the sequence from `start` on.
   void computes(SequenceId id, std::int64_t start);
-  // What would explain a failure: a page that it holds, or could be given, was damaged.
-  void may_be_corrupt(SequenceId id);
-  // The same for everybody who could read a page at the end of the first `tokens` tokens of that sequence, until healed
-  // is called with what this returns.
-  std::uint64_t readers_may_be_corrupt(SequenceId id, std::int64_t tokens);
-  void healed(std::uint64_t damage);
-  // Its way between the engines was disturbed.
+  // A page that it holds is damaged while it moves between engines: checks of the handoff may fail until it computes
+  // again.
+  void handoff_may_fail(SequenceId id);
+  // Bytes that it has read were changed, and its level looks at them later: tokens from this index on may be wrong, and
+  // the sequence may be ended for it.
+  void may_be_wrong(SequenceId id, std::int64_t index);
+  // It holds a page that was computed by somebody who had read changed bytes: it may be ended for it.
+  void may_be_ended(SequenceId id);
+  // Such bytes were found in a page that it holds: it emits `generated` tokens in all at most, and ends for it,
+  // whatever the policy.
+  void must_end(SequenceId id, std::int64_t generated);
+  // Its way between the engines was disturbed, or an engine that it was on has ended.
   void may_be_lost(SequenceId id);
-  // Everybody's that lives before `until`.
-  void all_may_be_lost(base::Nanoseconds until);
-  // Pages are in quarantine, so that what else would fit need not.
-  void pools_shrank();
+  // Its engine has so many pages that are not in quarantine: if it needs more, it may be told that it does not fit.
+  void pages_left(SequenceId id, std::int64_t pages);
+  // An engine says that these were generated.
+  void engine_has(SequenceId id, std::span<const std::int32_t> generated);
 
   // Two sequences hold one page: only tenants' own, and only for the same tokens.
   void share(SequenceId one, SequenceId other, std::int64_t tokens);
 
   void object(std::string complaint);
   const std::optional<std::string>& complaint() const { return complaint_; }
-  // Objects when a live sequence has waited for too long without anything happening to anybody.
-  void check_stall(base::Nanoseconds stall_after);
+  // Objects when nothing has happened to anybody for too long although somebody lives, or to one sequence.
+  void check_stall(base::Nanoseconds stall_after, base::Nanoseconds starves_after);
   // Objects when a sequence that must have failed has not. When nothing is live any more.
   void check_all_ended();
 
@@ -90,26 +102,29 @@ class Judge {
         : spec(spec_in), oracle(spec_in.prompt, flavors) {}
     request::SequenceSpec spec;
     test_support::ContextOracle oracle;
-    std::int64_t told = 0;
+    std::vector<std::int32_t> told;
     std::optional<request::FinishReason> due;  // After the token that was told last.
     std::optional<std::int64_t> told_max;      // Of one that must fail.
-    base::Nanoseconds submitted{0};
+    std::optional<std::int64_t> wrong_from;    // Index of the first token that may be wrong.
+    base::Nanoseconds last_event{0};
     bool ended = false;
     bool must_start_again = false;
     std::int64_t checks_failed = 0;  // At least.
     bool left = false;
-    bool may_be_corrupt = false;
+    bool handoff_may_fail = false;
+    bool may_be_ended = false;
     bool may_be_lost = false;
     bool pools_shrank = false;
   };
   Sequence* find(SequenceId id);
   std::int32_t next_token(const Sequence& sequence);
+  void check_logprobs(const Sequence& sequence, const request::TokenEvent& token);
   void hear_token(Sequence& sequence, const request::TokenEvent& token);
   void hear_finish(Sequence& sequence, const request::SequenceFinished& finished);
   void hear_failure(Sequence& sequence, const request::SequenceFailed& failed);
+  bool corruption_is_explained(const Sequence& sequence, const request::SequenceReport& report) const;
   void end(Sequence& sequence, const request::SequenceReport& report);
   void check_prefix_hit(const Sequence& sequence, std::int64_t cached_tokens);
-  bool damaged_prefix(const Sequence& sequence) const;
   // A number for the tenant and the first `tokens` tokens.
   static std::uint64_t prefix_hash(const request::SequenceSpec& spec, std::int64_t tokens);
 
@@ -123,13 +138,6 @@ class Judge {
   std::vector<SequenceId> live_;
   // How many sequences were submitted whose prompts begin so.
   std::unordered_map<std::uint64_t, std::int64_t> prefixes_;
-  // Prefixes of which a page was damaged.
-  struct Damage {
-    std::int64_t tokens = 0;
-    std::optional<base::Nanoseconds> healed;
-  };
-  std::map<std::uint64_t, Damage> damaged_;
-  base::Nanoseconds all_lost_until_{-1};
   base::Nanoseconds last_event_{0};
   JudgeCounts counts_;
   std::optional<std::string> complaint_;

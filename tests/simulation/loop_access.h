@@ -7,6 +7,8 @@ namespace tessera::fault_injection {
 
 struct LoopAccess {
   static engine::SequenceTable& table(engine::EngineLoop& loop) { return loop.table_; }
+  // Whether the router has been told everything.
+  static bool has_said_all(const engine::EngineLoop& loop) { return loop.outbox_.empty(); }
 };
 
 }  // namespace tessera::fault_injection

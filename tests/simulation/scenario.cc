@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "tessera/base/arithmetic.h"
+
 namespace tessera::simulation {
 
 using request::EngineRole;
@@ -22,9 +24,24 @@ engine::EngineConfig engine_config(Dice& dice, const engine::EngineConfig& base,
   return config;
 }
 
+bool faults_in_steps(FaultSet faults) {
+  return faults.has(FaultKind::kMapping) || faults.has(FaultKind::kRecords) || faults.has(FaultKind::kSlots) ||
+         faults.has(FaultKind::kPayload);
+}
+
 }  // namespace
 
-Scenario make_scenario(Dice& dice, FaultSet faults) {
+base::Nanoseconds sweep_time(const engine::EngineConfig& config, base::Nanoseconds turn) {
+  // Portions of up to 64 pages come at their times; one may just have passed when a page changes, and an engine that
+  // rests does so for a millisecond at least.
+  const std::int64_t rate = config.integrity.sweep_pages_per_second;
+  const std::int64_t portion = std::clamp<std::int64_t>(rate / 4, 1, 64);
+  const std::int64_t portions = base::ceil_div(config.pages, portion) + 1;
+  return base::Nanoseconds(std::chrono::seconds(portions * portion)) / rate + std::chrono::milliseconds(2) + 2 * turn;
+}
+
+Scenario make_scenario(Dice& dice, const ScenarioChoices& choices) {
+  const FaultSet faults = choices.faults;
   Scenario scenario;
   engine::EngineConfig base;
   base.page_size = static_cast<std::int32_t>(dice.one_of<int>(std::array{2, 4, 4, 8}));
@@ -34,8 +51,14 @@ Scenario make_scenario(Dice& dice, FaultSet faults) {
   // Nothing that a level checks may give a false alarm.
   base.integrity.level = dice.one_of<kv_cache::IntegrityLevel>(std::array{
       kv_cache::IntegrityLevel::kTags, kv_cache::IntegrityLevel::kDigest, kv_cache::IntegrityLevel::kDigestStep});
-  if (faults.has(FaultKind::kPayload)) base.integrity.level = kv_cache::IntegrityLevel::kDigestStep;
   base.integrity.sweep_pages_per_second = dice.range(1, 2000);
+  if (faults.has(FaultKind::kPayload)) {
+    base.integrity.level = dice.one_of<kv_cache::IntegrityLevel>(
+        std::array{kv_cache::IntegrityLevel::kDigest, kv_cache::IntegrityLevel::kDigestStep});
+    // So fast that many sweeps come by in a run.
+    base.integrity.sweep_pages_per_second = dice.range(500, 20'000);
+  }
+  base.integrity.level = choices.level.value_or(base.integrity.level);
   base.audit_interval = std::chrono::seconds(1);
   base.handoff.timeout = std::chrono::milliseconds(dice.range(100, 1000));
   base.handoff.prefill_ahead_max = dice.range(1, 8);
@@ -46,7 +69,10 @@ Scenario make_scenario(Dice& dice, FaultSet faults) {
   if (dice.chance(0.2)) scenario.server.event_queue = 8;
   scenario.server.router.live_sequences_max = 64;
   auto& engines = scenario.server.engines;
-  const std::int64_t shape = dice.range(0, 9);
+  // Of ten: two unified engines, one (twice), two pairs (three times), or one.
+  const std::int64_t shape = !choices.shape.has_value()               ? dice.range(0, 9)
+                             : choices.shape == EngineShape::kUnified ? dice.range(0, 2)
+                                                                      : dice.range(3, 9);
   if (shape < 3) {
     const auto format = dice.one_of<ops::KvFormat>(std::array{ops::KvFormat::kBF16, ops::KvFormat::kF8E4M3});
     const std::int64_t count = shape == 0 ? 2 : 1;
@@ -77,11 +103,41 @@ Scenario make_scenario(Dice& dice, FaultSet faults) {
   traffic.tenants = dice.range(1, 3);
   traffic.trees = dice.range(1, 5);
   traffic.abort_share = dice.chance(0.3) ? 0.0 : 0.15;
+  if (faults_in_steps(faults) && dice.chance(0.9)) {
+    // Full batches, of which one row is to fail and not its neighbours; and room enough for what is in quarantine.
+    for (test_support::OracleEngine& engine : engines) {
+      engine.config.pages += 48;
+      engine.config.running_max = dice.range(8, 20);
+      engine.config.chunked_prefill_size *= 4;
+    }
+    traffic.live_max = dice.range(24, 48);
+    traffic.burst_chance = 0.5;
+    traffic.burst_max = dice.range(4, 8);
+    traffic.generated_max += 10;
+  }
+  if (shape >= 3 && faults.empty() && dice.chance(0.3)) {
+    // What is prefilled queues up for a decode engine's pages.
+    for (test_support::OracleEngine& engine : engines) {
+      if (engine.config.role == EngineRole::kDecode) engine.config.pages = dice.range(12, 16);
+    }
+    traffic.live_max = 24;
+    traffic.burst_chance = 0.2;
+    traffic.abort_share = 0.15;
+  }
   scenario.latency_turns_max = dice.chance(0.5) ? 0 : dice.range(1, 20);
   scenario.pause_turns_max = dice.chance(0.7) ? 0 : dice.range(1, 100);
+  // An engine that is busy elsewhere sweeps later.
+  if (faults.has(FaultKind::kPayload)) scenario.pause_turns_max = 0;
+  // So little room on the way that messages have to wait, and nothing else in between that keeps them.
+  if (faults.has(FaultKind::kTransport) ? dice.chance(0.1) : dice.chance(0.25)) {
+    scenario.server.loopback.bytes_in_flight_max = dice.range(1500, 3500);
+    scenario.latency_turns_max = 0;
+  }
   scenario.rewrites_at_once = dice.chance(0.7);
-  // Longer than any deadline that a disturbed handoff has.
-  scenario.stall_after = std::chrono::seconds(faults.empty() ? 2 : 10);
+  const bool may_lose = faults.has(FaultKind::kTransport) || faults.has(FaultKind::kRestarts);
+  // Longer than any deadline that a disturbed handoff has; where none is disturbed, nobody waits for a deadline.
+  scenario.stall_after = std::chrono::milliseconds(may_lose ? 10'000 : 500);
+  scenario.starves_after = std::chrono::milliseconds(may_lose ? 20'000 : 900);
   return scenario;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,12 +40,24 @@ struct Scenario {
   // Whether an operator has what is in quarantine rewritten after every turn, or only when much is there: then what is
   // left may be too little for a sequence that fitted before.
   bool rewrites_at_once = false;
-  // Simulated time in which anything must happen while a sequence lives.
+  // Simulated time in which anything must happen while a sequence lives, and in which anything must happen to each.
   base::Nanoseconds stall_after = std::chrono::seconds(10);
+  base::Nanoseconds starves_after = std::chrono::seconds(30);
+};
+
+enum class EngineShape : std::uint8_t { kUnified, kSplit };
+
+// What is not left to the seed.
+struct ScenarioChoices {
+  FaultSet faults{};
+  std::optional<EngineShape> shape = {};
+  std::optional<kv_cache::IntegrityLevel> level = {};
 };
 
 // Small pools and pages, so that every boundary is met often.
-Scenario make_scenario(Dice& dice, FaultSet faults);
+Scenario make_scenario(Dice& dice, const ScenarioChoices& choices);
+// In which a sweep of the engine looks at every page once, as the engine's turns come.
+base::Nanoseconds sweep_time(const engine::EngineConfig& config, base::Nanoseconds turn);
 
 // A client's request: `choices` sequences over one prompt.
 struct ClientRequest {

@@ -1,11 +1,15 @@
 // One run of a whole server on one thread and one clock, from one seed. docs and commands: README.md beside this.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/clock.h"
@@ -22,24 +26,36 @@ namespace tessera::simulation {
 
 struct SimulationOptions {
   std::uint64_t seed = 1;
-  FaultSet faults{};
+  ScenarioChoices choices{};
   Printing printing = Printing::kOff;
   kv_cache::OnIntegrityError on_error = kv_cache::OnIntegrityError::kAbort;
 };
 
+// Of a sequence whose client left: on the engine that has its prompt, and on the decode engine of a pair.
+inline constexpr std::array<std::string_view, 6> kPlaceNames = {"waiting", "computing", "handoff pending",
+                                                                "sending", "receiving", "not there"};
+using PlaceCounts = std::array<std::int64_t, kPlaceNames.size()>;
+
 struct SimulationCounts {
   std::int64_t turns = 0;
-  std::int64_t steps = 0;  // Checked before and after.
-  std::int64_t rows = 0;
-  std::int64_t preemptions = 0;
+  StepCounts stepped;
+  std::int64_t preemptions_first = 0;   // On unified engines.
+  std::int64_t preemptions_decode = 0;  // Prefill begins again.
   std::int64_t prefix_hit_tokens = 0;
+  std::int64_t pages_swept = 0;
   std::int64_t messages = 0;
-  std::int64_t messages_disturbed = 0;
+  WireFaultCounts messages_disturbed{};
+  std::int64_t messages_refused = 0;  // The way was full.
   std::int64_t allocations_failed = 0;
   std::int64_t restarts = 0;
-  std::int64_t audits = 0;
+  std::int64_t lost_in_restarts = 0;    // Sequences.
+  std::int64_t spared_in_restarts = 0;  // Sequences that lived on other engines.
+  std::int64_t audits = 0;              // Of all leases of an engine.
+  std::int64_t rewritten = 0;           // Pages of quarantine that came back.
+  std::int64_t flushes = 0;
+  PlaceCounts left_first{};
+  PlaceCounts left_decode{};
   JudgeCounts judged;
-  StepFaultCounts reached{};
 
   void add(const SimulationCounts& other);
 };
@@ -77,15 +93,29 @@ class Simulation {
   void arrive();
   void submit(ClientRequest request);
   void leave();
+  void leave(request::SequenceId id);
+  void leave_from_somewhere();
   void break_something();
   void rewrite_quarantined(std::size_t i);
-  void restart(std::size_t i);
+  void end_engine(std::size_t i);
+  void seat_engines();
+  bool loses(request::SequenceId id, std::size_t i);
+  void take_command(std::size_t i, const request::EngineCommand& command);
+  void count_place(request::SequenceId id);
+  void count_engine(SimulationCounts& counts, std::size_t i) const;
   void check_pools();
   void audit(std::size_t i);
   void skip_idle_time();
+  void sent(kv_transfer::PeerId peer, request::SequenceId id, std::int64_t first, std::int64_t count);
   void check_drained(std::size_t i);
+  void commits(kv_transfer::PeerId peer, request::SequenceId id);
+  void session_disturbed(kv_transfer::PeerId sender, kv_transfer::PeerId receiver);
+  void check_refusal(request::SequenceId id, bool fits, const base::Status& status);
   std::int64_t steps() const;
-  kv_cache::PagePool& pool(std::size_t i) { return server_->engine(i).loop().pool(); }
+  bool there(std::size_t i) const { return server_->has_engine(i); }
+  engine::EngineLoop& loop(std::size_t i) const { return server_->engine(i).loop(); }
+  kv_cache::PagePool& pool(std::size_t i) const { return loop(i).pool(); }
+  std::optional<std::size_t> index_of(request::EngineId id) const;
 
   const SimulationOptions options_;
   Dice dice_;
@@ -100,7 +130,18 @@ class Simulation {
   std::unique_ptr<Traffic> traffic_;
   std::unique_ptr<Wire> wire_;
   std::vector<std::int64_t> paused_until_;                    // Turns, of each engine.
+  std::vector<bool> allocation_armed_;                        // To fail, of each engine's pool.
+  std::vector<std::int64_t> empty_until_;                     // Turns, of engines that have ended.
   std::multimap<std::int64_t, request::SequenceId> leaving_;  // By turn.
+  // Where the router sent a sequence last.
+  struct Assigned {
+    std::size_t first = 0;
+    std::optional<std::size_t> decode;
+  };
+  std::unordered_map<request::SequenceId, Assigned> assigned_;
+  // Pairs whose session was disturbed, until when.
+  std::map<std::pair<std::size_t, std::size_t>, base::Nanoseconds> disturbed_pairs_;
+  std::int64_t messages_refused_ = 0;
   SimulationCounts counts_;  // What is not counted elsewhere, and what ended engines had counted.
 };
 

@@ -1,9 +1,7 @@
 #include "tests/simulation/wire.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "tessera/kv_transfer/wire.h"
@@ -18,6 +16,8 @@ namespace {
 // Where docs/kv_page.md says that they stand.
 constexpr std::size_t kTypeAt = 6;
 constexpr std::size_t kHandoffAt = 16;
+constexpr std::size_t kFirstPageAt = 48 + 4;
+constexpr std::size_t kPagesAt = 48 + 8;
 constexpr std::size_t kBlobAt = static_cast<std::size_t>(wire::kOfferBytesMin);
 
 template <typename T>
@@ -28,7 +28,6 @@ T read_at(const std::vector<std::byte>& bytes, std::size_t at) {
 }
 
 enum class WireFault : std::uint8_t { kDrop, kDuplicate, kDelay, kOvertaken, kFlip, kTruncate };
-constexpr std::array<std::string_view, 6> kWireFaultNames = {"drop", "duplicate", "delay", "overtaken", "flip", "cut"};
 
 }  // namespace
 
@@ -44,8 +43,15 @@ void Wire::take(Message message) {
   ++messages_;
   const kv_transfer::PeerId sender = options_.sends(message.from) ? message.from : message.to;
   const auto handoff = read_at<std::uint64_t>(message.bytes, kHandoffAt);
-  if (read_at<std::uint16_t>(message.bytes, kTypeAt) == static_cast<std::uint16_t>(wire::MessageType::kOffer)) {
-    note_offer(message, sender, handoff);
+  const auto type = static_cast<wire::MessageType>(read_at<std::uint16_t>(message.bytes, kTypeAt));
+  if (type == wire::MessageType::kOffer) note_offer(message, sender, handoff);
+  if (const auto found = sequence_of_.find({sender, handoff}); found != sequence_of_.end()) {
+    if (type == wire::MessageType::kPageData) {
+      options_.sent(sender, found->second, read_at<std::int32_t>(message.bytes, kFirstPageAt),
+                    read_at<std::int32_t>(message.bytes, kPagesAt));
+    } else if (type == wire::MessageType::kCommit) {
+      options_.committing(sender, found->second);
+    }
   }
   // In order, unless something happens to it.
   base::Nanoseconds& last = last_due_[{message.from, message.to}];
@@ -66,15 +72,13 @@ void Wire::note_offer(const Message& message, kv_transfer::PeerId sender, std::u
 }
 
 void Wire::disturb(Message message, kv_transfer::PeerId sender, std::uint64_t handoff, base::Nanoseconds due) {
-  ++disturbed_;
   if (const auto found = sequence_of_.find({sender, handoff}); found != sequence_of_.end()) {
     judge_.may_be_lost(found->second);
-    judge_.may_be_corrupt(found->second);
   } else {
-    // Of the session as a whole: whoever wants to use it meanwhile.
-    judge_.all_may_be_lost(clock_.now() + 2 * options_.handoff_timeout + std::chrono::seconds(1));
+    options_.session_disturbed(sender, message.from == sender ? message.to : message.from);
   }
   const auto fault = static_cast<WireFault>(dice_.range(0, std::ssize(kWireFaultNames) - 1));
+  ++disturbed_[static_cast<std::size_t>(fault)];
   trace_.add(kWireFaultNames[static_cast<std::size_t>(fault)], message.from, message.to, handoff);
   const auto some_turns = [&](std::int64_t most) { return options_.turn * dice_.range(1, most); };
   switch (fault) {

@@ -2,10 +2,12 @@
 // or changed. Knows whose handoff each message belongs to, and tells the judge whose was disturbed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -17,14 +19,23 @@
 
 namespace tessera::simulation {
 
+inline constexpr std::array<std::string_view, 6> kWireFaultNames = {"dropped",   "doubled", "delayed",
+                                                                    "overtaken", "flipped", "cut"};
+using WireFaultCounts = std::array<std::int64_t, kWireFaultNames.size()>;
+
 class Wire {
  public:
   struct Options {
     base::Nanoseconds turn{0};
     std::int64_t latency_turns_max = 0;
-    double fault_rate = 0.0;  // Of messages.
-    base::Nanoseconds handoff_timeout{0};
+    double fault_rate = 0.0;                         // Of messages.
+    base::Nanoseconds handoff_timeout{0};            // Some messages are late by so much.
     std::function<bool(kv_transfer::PeerId)> sends;  // Whether it is a prefill engine.
+    // It has sent so many pages of a sequence, from the first one on; it has said that all are sent.
+    std::function<void(kv_transfer::PeerId, request::SequenceId, std::int64_t first, std::int64_t count)> sent;
+    std::function<void(kv_transfer::PeerId, request::SequenceId)> committing;
+    // What two engines say of no sequence alone was disturbed.
+    std::function<void(kv_transfer::PeerId sender, kv_transfer::PeerId receiver)> session_disturbed;
   };
   Wire(Options options, kv_transfer::LoopbackTransport& transport, const base::Clock& clock, Judge& judge, Trace& trace,
        Dice dice);
@@ -34,7 +45,7 @@ class Wire {
   std::optional<base::Nanoseconds> next_arrival() const;
   void end_faults() { options_.fault_rate = 0.0; }
   std::int64_t messages() const { return messages_; }
-  std::int64_t disturbed() const { return disturbed_; }
+  const WireFaultCounts& disturbed() const { return disturbed_; }
 
  private:
   struct Message {
@@ -59,7 +70,7 @@ class Wire {
   std::map<std::pair<kv_transfer::PeerId, std::uint64_t>, request::SequenceId> sequence_of_;
   std::int64_t sent_ = 0;
   std::int64_t messages_ = 0;
-  std::int64_t disturbed_ = 0;
+  WireFaultCounts disturbed_{};
 };
 
 }  // namespace tessera::simulation
