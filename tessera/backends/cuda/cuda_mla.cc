@@ -164,6 +164,7 @@ void CudaBackend::attend_expanded(CudaStream& s, const ops::MlaAttentionParams& 
                          .q = params.q.f32(),
                          .q_stride = params.q.row_stride,
                          .kv_len = params.pages.kv_lens() + row,
+                         .length_max = length_max,
                          .first_position = first,
                          .positions = positions,
                          .expanded = expanded,

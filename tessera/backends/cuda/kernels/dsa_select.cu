@@ -20,7 +20,9 @@ __device__ std::int64_t longest_row(const DsaSelectKernel& p) {
   if (threadIdx.x == 0) longest = 0;
   __syncthreads();
   std::int32_t mine = 0;
-  for (std::int64_t r = threadIdx.x; r < p.rows; r += blockDim.x) mine = max(mine, p.kv_lens[r]);
+  for (std::int64_t r = threadIdx.x; r < p.rows; r += blockDim.x) {
+    mine = max(mine, static_cast<std::int32_t>(kv_len_of(p.kv_lens, r, p.max_pages_per_row, p.page_size)));
+  }
   if (mine > 0) atomicMax(&longest, mine);
   __syncthreads();
   return longest;
@@ -28,7 +30,7 @@ __device__ std::int64_t longest_row(const DsaSelectKernel& p) {
 
 // How many positions a token sees; 0 in a row that failed.
 __device__ __forceinline__ std::int64_t positions_seen(const DsaSelectKernel& p, const SelectToken& token) {
-  const std::int64_t kv_len = p.kv_lens[token.row];
+  const std::int64_t kv_len = kv_len_of(p.kv_lens, token.row, p.max_pages_per_row, p.page_size);
   if (kv_len <= 0 || kv_len < token.q_len) return 0;
   return kv_len - token.q_len + token.query + 1;
 }
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(DsaSelectKernel 
   __shared__ std::int32_t still_needed;
   const SelectToken token = p.tokens[blockIdx.x];
   const std::int64_t seen = positions_seen(p, token);
-  const std::int64_t kv_len = p.kv_lens[token.row];
+  const std::int64_t kv_len = kv_len_of(p.kv_lens, token.row, p.max_pages_per_row, p.page_size);
   if (kv_len > 0 && kv_len < token.q_len && threadIdx.x == 0) {
     report_fault(fault, FaultKind::kQueriesOverKeys, token.row, token.q_len, kv_len);
   }

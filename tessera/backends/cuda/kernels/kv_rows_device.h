@@ -18,6 +18,12 @@ __device__ __forceinline__ std::byte* row_scales(const KvRowsPart& part, std::in
   return part.scales + page * part.scale_page_stride + slot * part.row_scale_bytes;
 }
 
+// A row's kv_len, and never more than its part of the page table has room for, whatever stands in memory.
+__device__ __forceinline__ std::int64_t kv_len_of(const std::int32_t* kv_lens, std::int64_t row,
+                                                  std::int64_t max_pages_per_row, std::int32_t page_size) {
+  return min(std::int64_t{kv_lens[row]}, max_pages_per_row * page_size);
+}
+
 // All lanes copy `bytes` bytes, in the widest words that both addresses and the length allow. Generic addresses.
 __device__ inline void warp_copy(std::byte* to, const std::byte* from, std::int32_t bytes, int lane) {
   const auto bits =

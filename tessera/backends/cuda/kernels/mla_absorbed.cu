@@ -5,73 +5,90 @@
 #include "tessera/backends/cuda/kernels/fault_device.h"
 #include "tessera/backends/cuda/kernels/kv_rows_device.h"
 #include "tessera/backends/cuda/kernels/mla_absorbed.h"
+#include "tessera/backends/cuda/kernels/mla_pieces_device.h"
 #include "tessera/backends/cuda/kernels/mma_device.h"
-#include "tessera/backends/cuda/kernels/selection_device.h"
 #include "tessera/backends/cuda/kernels/warp_device.h"
 
 namespace tessera::backends::cuda {
 
 namespace {
 
-constexpr int kWarps = 4;  // That compute; one more loads.
+constexpr int kWarps = 4;    // That compute.
+constexpr int kLoaders = 2;  // Warps that load, half tiles in turn: as many as leave the others their registers.
 constexpr int kComputing = kWarps * 32;
-constexpr int kThreads = kComputing + 32;
-constexpr int kStages = 5;        // Half tiles of rows that are there or on their way.
+constexpr int kThreads = kComputing + kLoaders * 32;
+constexpr int kStages = 4;        // Half tiles of rows that are there or on their way: one tile is computed, one comes.
 constexpr int kLatentSteps = 8;   // Of sixteen elements of a score, for each warp: a quarter of kLatentRankMax.
 constexpr int kRopeSteps = 4;     // All of kLatentRopeMax.
 constexpr int kColumnBlocks = 4;  // Of 32 columns of the sum, for each warp.
 constexpr int kBlockColumns = 32;
+constexpr int kLaneColumns = kColumnBlocks * 8;  // Of one head.
 static_assert(kWarps * kLatentSteps * 16 == kLatentRankMax && kRopeSteps * 16 == kLatentRopeMax);
 static_assert(kWarps * kColumnBlocks * kBlockColumns == kLatentRankMax);
 
-// What one block computes: a tile, a unit or a group of a token's keys.
-enum class Piece : int { kTile, kUnit, kGroup };
-
 __host__ __device__ constexpr int padded(int elements) { return (elements + 15) / 16 * 16; }
 
-// Shared memory. A row is [latent | rope], each padded with zeros to a multiple of 16 elements, and lies an odd number
-// of 16 bytes after the one before it, so that eight rows lie in all banks.
-template <bool kFp8>
+// Shared memory. A row is [latent | rope], each padded with zeros to a multiple of 16 elements. Eight rows lie in all
+// banks: a row is an odd number of 16 bytes after the one before it, or, where rows are 64 bytes more than some 128 (of
+// whole FP8 rows), pairs of rows lie as in a page, the next pair 16 bytes further than that.
+template <bool kFp8, bool kWhole>
 struct Shared {
   static constexpr int kElement = kFp8 ? 1 : 2;  // Bytes.
   static constexpr int kTileKeys = latent_tile_keys(kFp8);
   static constexpr int kStageKeys = kTileKeys / 2;
   static constexpr int kKeyRow = kTileKeys + 8;  // Elements between rows of scores and weights, for the banks too.
+  static constexpr int kRopeRow = kLatentRopeMax + 8;  // Likewise.
+  static constexpr bool kPairs = kFp8 && kWhole;
 
   int rank16;
   int width16;  // Elements of a padded row.
-  int row;      // Bytes.
+  int stage;    // Bytes of rows.
   std::byte* rows;
-  std::uint32_t* scales;   // [kStages][kStageKeys], two BF16 each; of FP8.
-  std::int32_t* seen;      // [kStages][kStageKeys]: whether the key counts.
-  float* latent_scores;    // [kWarps][heads][kKeyRow]
-  float* rope_scores;      // [heads][kKeyRow]
-  std::uint16_t* weights;  // [2 terms][heads][kKeyRow]
-  float4* tile_stats;      // [heads]: largest score, sum of weights, what the sums are to be multiplied by.
-  float* query_max;        // [kWarps][heads]
-  float* factors;          // [heads]: what scores are to be multiplied by.
-  std::uint64_t* full;     // [kStages]
-  std::uint64_t* empty;    // [kStages]
+  std::uint32_t* scales;        // [kStages][kStageKeys], two BF16 each; of FP8.
+  std::int32_t* seen;           // [kStages][kStageKeys]: whether the key counts.
+  float* latent_scores;         // [kWarps][heads][kKeyRow]
+  float* rope_scores;           // [heads][kKeyRow]
+  std::uint16_t* weights;       // [2 terms][heads][kKeyRow]
+  float* group_sums;            // [columns of a lane][kComputing]: what a lane's group has so far.
+  float4* tile_stats;           // [heads]: largest score, sum of weights, what the sums are to be multiplied by.
+  std::uint16_t* rope_queries;  // [2 terms][heads][kRopeRow]
+  float* query_max;             // [kWarps][heads]
+  float* factors;               // [heads]: what scores are to be multiplied by.
+  std::uint64_t* full;          // [kStages]
+  std::uint64_t* empty;         // [kStages]
+
+  // Of two rows that begin at an even one, and from one to the next where they are not pairs.
+  __host__ __device__ static int pair_bytes(int width16) {
+    return kPairs ? 2 * width16 * kElement + 16 : 2 * row_bytes(width16);
+  }
+  __host__ __device__ static int row_bytes(int width16) { return (width16 * kElement / 16 | 1) * 16; }
+  // Where a row of a stage begins.
+  __device__ __forceinline__ int row_at(int key) const {
+    if constexpr (kPairs) return key / 2 * pair_bytes(width16) + key % 2 * width16 * kElement;
+    return key * row_bytes(width16);
+  }
 
   __host__ __device__ static int bytes(int rank, int rope) {
-    const int row_bytes = ((padded(rank) + padded(rope)) * kElement / 16 | 1) * 16;
-    return kStages * kStageKeys * (row_bytes + 8) + (kWarps + 1) * kLatentTileHeads * kKeyRow * 4 +
-           2 * kLatentTileHeads * kKeyRow * 2 + kLatentTileHeads * 16 + (kWarps + 1) * kLatentTileHeads * 4 +
+    return kStages * kStageKeys * (pair_bytes(padded(rank) + padded(rope)) / 2 + 8) +
+           (kWarps + 1) * kLatentTileHeads * kKeyRow * 4 + 2 * kLatentTileHeads * (kKeyRow + kRopeRow) * 2 +
+           kLaneColumns * kComputing * 4 + kLatentTileHeads * 16 + (kWarps + 1) * kLatentTileHeads * 4 +
            2 * kStages * 8;
   }
   __device__ Shared(std::byte* at, int rank, int rope) : rank16(padded(rank)), width16(padded(rank) + padded(rope)) {
-    row = (width16 * kElement / 16 | 1) * 16;
+    stage = kStageKeys / 2 * pair_bytes(width16);
     const auto take = [&at](auto*& array, int count) {
       array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(at);
       at += count * static_cast<int>(sizeof(*array));
     };
-    take(rows, kStages * kStageKeys * row);
+    take(rows, kStages * stage);
     take(scales, kStages * kStageKeys);
     take(seen, kStages * kStageKeys);
     take(latent_scores, kWarps * kLatentTileHeads * kKeyRow);
     take(rope_scores, kLatentTileHeads * kKeyRow);
     take(weights, 2 * kLatentTileHeads * kKeyRow);
+    take(group_sums, kLaneColumns * kComputing);
     take(tile_stats, kLatentTileHeads);
+    take(rope_queries, 2 * kLatentTileHeads * kRopeRow);
     take(query_max, kWarps * kLatentTileHeads);
     take(factors, kLatentTileHeads);
     take(full, kStages);
@@ -79,35 +96,7 @@ struct Shared {
   }
 };
 
-__device__ __forceinline__ LatentToken token_of(const MlaAbsorbedKernel& p, int index) {
-  if (p.tokens != nullptr) return p.tokens[index];
-  return {p.first.row + index, 1, 0, p.first.token + index};
-}
-
-// How many keys a token sees; none in a row that failed. Never more than the table and the launch have room for,
-// whatever stands in kv_lens.
-__device__ __forceinline__ std::int32_t keys_of(const MlaAbsorbedKernel& p, const LatentToken& token,
-                                                std::int64_t keys_max) {
-  const std::int64_t kv_len = p.kv_lens[token.row];
-  if (kv_len <= 0 || kv_len < token.q_len) return 0;
-  const std::int64_t seen = keys_seen(p.selection, token.token, kv_len - token.q_len + token.query);
-  return static_cast<std::int32_t>(min(seen, keys_max));
-}
-
-template <bool kFp8>
-__device__ __forceinline__ std::int32_t piece_keys(Piece piece, std::int32_t seen) {
-  return piece == Piece::kTile   ? latent_tile_keys(kFp8)
-         : piece == Piece::kUnit ? latent_unit_keys(seen)
-                                 : latent_group_keys(seen);
-}
-
-// Of head `head` of a head tile.
-__device__ __forceinline__ float* latent_partial(const MlaAbsorbedKernel& p, std::int64_t token_tile, int pieces,
-                                                 int piece, int head) {
-  return p.partials + ((token_tile * pieces + piece) * kLatentTileHeads + head) * latent_partial_floats(p.rank);
-}
-
-// ---- the warp that loads ----
+// ---- the warps that load ----
 
 struct KeyRow {
   const std::byte* data;
@@ -131,10 +120,10 @@ __device__ __forceinline__ KeyRow key_row(const MlaAbsorbedKernel& p, const Late
 }
 
 // The row with its padding, where it cannot be copied as it lies.
-template <bool kFp8>
-__device__ void copy_padded(const MlaAbsorbedKernel& p, const Shared<kFp8>& s, std::byte* to, const std::byte* from,
-                            int lane) {
-  constexpr int kBytes = Shared<kFp8>::kElement;
+template <bool kFp8, bool kWhole>
+__device__ void copy_padded(const MlaAbsorbedKernel& p, const Shared<kFp8, kWhole>& s, std::byte* to,
+                            const std::byte* from, int lane) {
+  constexpr int kBytes = Shared<kFp8, kWhole>::kElement;
   for (int e = lane; e < s.width16; e += 32) {
     const bool exists = e < s.rank16 ? e < p.rank : e < s.rank16 + p.rope;
     const int element = e < s.rank16 ? e : p.rank + e - s.rank16;
@@ -143,41 +132,84 @@ __device__ void copy_padded(const MlaAbsorbedKernel& p, const Shared<kFp8>& s, s
   }
 }
 
+// Every kLoaders-th stage, from the warp's own.
 template <bool kFp8, bool kWhole>
-__device__ __forceinline__ void load_rows(const MlaAbsorbedKernel& p, const Shared<kFp8>& s, const LatentToken& token,
-                                          std::int32_t first, std::int32_t end, int stages) {
-  constexpr int kKeys = Shared<kFp8>::kStageKeys;
+__device__ __forceinline__ void load_rows(const MlaAbsorbedKernel& p, const Shared<kFp8, kWhole>& s,
+                                          const LatentToken& token, std::int32_t first, std::int32_t end, int stages) {
+  using S = Shared<kFp8, kWhole>;
+  constexpr int kKeys = S::kStageKeys;
   const int lane = threadIdx.x % 32;
   const int row_bytes = p.rows.row_bytes;
+  const auto wait_for_room = [&s](int i) {
+    if (i >= kStages) wait_for_phase(s.empty + i % kStages, (i / kStages - 1) % 2);
+  };
+  int i = threadIdx.x / 32 - kWarps;
+
+  // Stages whose rows lie side by side in a page.
+  const int page_size = p.page_size;
+  if (kWhole && p.selection.positions == nullptr && page_size % kKeys == 0) {
+    constexpr int kRows = S::kPairs ? 2 : 1;  // Of a copy: of FP8 pairs, so that these too are of whole lines.
+    const int whole = (end - first) / kKeys;
+    const std::int32_t* table = p.table + token.row * p.max_pages_per_row;
+    int index = (first + i * kKeys) / page_size;
+    int slot = (first + i * kKeys) % page_size;
+    // Each page is asked for a stage before it is needed.
+    std::int64_t next_page = i < whole ? table[index] : 0;
+    for (; i < whole; i += kLoaders) {
+      const std::byte* data = row_data(p.rows, next_page, slot + lane * kRows);
+      const std::byte* scales = row_scales(p.rows, next_page, slot + lane);
+      slot += kLoaders * kKeys;
+      for (; slot >= page_size; slot -= page_size) ++index;
+      if (i + kLoaders < whole) next_page = table[index];
+      const int stage = i % kStages;
+      std::uint64_t* full = s.full + stage;
+      wait_for_room(i);
+      if (lane < kKeys) {
+        s.seen[stage * kKeys + lane] = 1;
+        if constexpr (kFp8) copy_word_async(s.scales + stage * kKeys + lane, scales);
+      }
+      if (lane == 0) {
+        arrive_expecting(full, kKeys * row_bytes);
+      } else {
+        arrive(full);
+      }
+      if (lane < kKeys / kRows) {
+        copy_bulk(s.rows + stage * s.stage + s.row_at(lane * kRows), data, kRows * row_bytes, full);
+      }
+      arrive_after_copies(full);
+    }
+  }
+
+  // Others: of selected positions, and the last of a context.
+  if (i >= stages) return;
   const bool as_it_lies = kWhole || (p.rank == s.rank16 && p.rope % 16 == 0 && row_bytes % 16 == 0);
-  // Where the next stage's rows lie is asked for before this stage is waited for.
-  KeyRow next = key_row(p, token, first + lane % kKeys, end);
-  for (int i = 0; i < stages; ++i) {
+  KeyRow next = key_row(p, token, first + i * kKeys + lane % kKeys, end);
+  for (; i < stages; i += kLoaders) {
     const KeyRow mine = next;
-    if (i + 1 < stages) next = key_row(p, token, first + (i + 1) * kKeys + lane % kKeys, end);
+    if (i + kLoaders < stages) next = key_row(p, token, first + (i + kLoaders) * kKeys + lane % kKeys, end);
     const int stage = i % kStages;
-    if (i >= kStages) wait_for_phase(s.empty + stage, (i / kStages - 1) % 2);
-    std::byte* to = s.rows + stage * kKeys * s.row;
+    std::uint64_t* full = s.full + stage;
+    wait_for_room(i);
+    std::byte* to = s.rows + stage * s.stage;
     if (lane < kKeys) {
       s.seen[stage * kKeys + lane] = mine.seen;
       if constexpr (kFp8) copy_word_async(s.scales + stage * kKeys + lane, mine.scales);
     }
     if (as_it_lies) {
       if (lane == 0) {
-        arrive_expecting(s.full + stage, kKeys * row_bytes);
+        arrive_expecting(full, kKeys * row_bytes);
       } else {
-        arrive(s.full + stage);
+        arrive(full);
       }
-      arrive_after_copies(s.full + stage);
-      if (lane < kKeys) copy_bulk(to + lane * s.row, mine.data, row_bytes, s.full + stage);
+      if (lane < kKeys) copy_bulk(to + s.row_at(lane), mine.data, row_bytes, full);
     } else {
       for (int key = 0; key < kKeys; ++key) {
         const auto from = __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(mine.data), key);
-        copy_padded<kFp8>(p, s, to + key * s.row, reinterpret_cast<const std::byte*>(from), lane);
+        copy_padded<kFp8, kWhole>(p, s, to + s.row_at(key), reinterpret_cast<const std::byte*>(from), lane);
       }
-      arrive(s.full + stage);
-      arrive_after_copies(s.full + stage);
+      arrive(full);
     }
+    arrive_after_copies(full);
   }
 }
 
@@ -207,7 +239,6 @@ __device__ __forceinline__ std::uint32_t take_pair(float& low, float& high) {
 // those eight further.
 struct Queries {
   std::uint32_t latent[kLatentSteps][4];
-  std::uint32_t rope[kRopeSteps][4];
 };
 
 template <bool kFp8>
@@ -228,7 +259,7 @@ struct PowerOfTwo {
 };
 
 template <bool kFp8, bool kWhole>
-__device__ __forceinline__ void load_queries(const MlaAbsorbedKernel& p, const Shared<kFp8>& s,
+__device__ __forceinline__ void load_queries(const MlaAbsorbedKernel& p, const Shared<kFp8, kWhole>& s,
                                              const LatentToken& token, int first_head, Queries& queries) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -254,7 +285,7 @@ __device__ __forceinline__ void load_queries(const MlaAbsorbedKernel& p, const S
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int e = t * 16 + element_of<kFp8>(c, i);
-      y[t][i] = exists && (kWhole || e < p.rope) ? rope[e] : 0.0f;
+      y[t][i] = warp == 0 && exists && (kWhole || e < p.rope) ? rope[e] : 0.0f;
     }
   }
   float factor = p.softmax_scale;
@@ -286,77 +317,95 @@ __device__ __forceinline__ void load_queries(const MlaAbsorbedKernel& p, const S
   };
 #pragma unroll
   for (int t = 0; t < kLatentSteps; ++t) split(x[t], queries.latent[t]);
+  if (warp != 0) return;
 #pragma unroll
-  for (int t = 0; t < kRopeSteps; ++t) split(y[t], queries.rope[t]);
-}
-
-// This warp's quarter of the latents' part of a stage's scores, for all of its keys.
-template <bool kFp8, bool kWhole>
-__device__ __forceinline__ void latent_scores(const Shared<kFp8>& s, const Queries& queries, int stage, int half) {
-  constexpr int kKeys = Shared<kFp8>::kStageKeys;
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  float sums[kKeys / 8][4] = {};
-  // Four matrices: of FP8 sixteen elements of each eight keys, of BF16 twice eight elements of two times eight keys.
-  const int key = kFp8 ? lane : lane / 16 * 8 + lane % 8;
-  const std::byte* at = s.rows + (stage * kKeys + key) * s.row + (kFp8 ? 0 : lane / 8 % 2 * 16);
+  for (int t = 0; t < kRopeSteps; ++t) {
+    std::uint32_t terms[4];
+    split(y[t], terms);
 #pragma unroll
-  for (int t = 0; t < kLatentSteps; ++t) {
-    const int element = (t * kWarps + warp) * 16;
-    if (!kWhole && element >= s.rank16) break;
-    std::uint32_t r[4];
-    load_matrices(r, at + element * Shared<kFp8>::kElement);
-    if constexpr (kFp8) {
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        multiply<kFp8>(sums[n], queries.latent[t], widen_fp8_to_f16(r[n] & 0xffff), widen_fp8_to_f16(r[n] >> 16));
-      }
-    } else {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) multiply<kFp8>(sums[n], queries.latent[t], r[2 * n], r[2 * n + 1]);
+    for (int i = 0; i < 4; ++i) {
+      std::uint16_t* to = s.rope_queries + (i % 2 * kLatentTileHeads + g) * Shared<kFp8, kWhole>::kRopeRow;
+      *reinterpret_cast<std::uint32_t*>(to + t * 16 + i / 2 * 8 + c * 2) = terms[i];
     }
   }
-  float* to =
-      s.latent_scores + (warp * kLatentTileHeads + lane / 4) * Shared<kFp8>::kKeyRow + half * kKeys + lane % 4 * 2;
+}
+
+// This warp's quarter of the latents' part of a tile's scores, for all of its keys.
+template <bool kFp8, bool kWhole>
+__device__ __forceinline__ void latent_scores(const Shared<kFp8, kWhole>& s, const Queries& queries,
+                                              const int (&stages)[2]) {
+  using S = Shared<kFp8, kWhole>;
+  constexpr int kBlocks = S::kStageKeys / 8;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  float sums[2][kBlocks][4] = {};
+  // Four matrices: of FP8 sixteen elements of each eight keys, of BF16 twice eight elements of two times eight keys.
+  const int key = kFp8 ? lane : lane / 16 * 8 + lane % 8;
+  const std::uint32_t at =
+      shared_address(s.rows) + s.row_at(key) + (kFp8 ? 0 : lane / 8 % 2 * 16) + warp * 16 * S::kElement;
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-    *reinterpret_cast<float2*>(to + n * 8) = make_float2(sums[n][0] + sums[n][2], sums[n][1] + sums[n][3]);
+  for (int t = 0; t < kLatentSteps; ++t) {
+    if (!kWhole && (t * kWarps + warp) * 16 >= s.rank16) break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t r[4];
+      load_matrices(r, at + stages[half] * s.stage + t * kWarps * 16 * S::kElement);
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) {
+        if constexpr (kFp8) {
+          std::uint32_t b[2];
+          widen_fp8_to_f16(r[n], b[0], b[1]);
+          multiply<kFp8>(sums[half][n], queries.latent[t], b[0], b[1]);
+        } else {
+          multiply<kFp8>(sums[half][n], queries.latent[t], r[2 * n], r[2 * n + 1]);
+        }
+      }
+    }
+  }
+  float* to = s.latent_scores + (warp * kLatentTileHeads + lane / 4) * S::kKeyRow + lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < 2 * kBlocks; ++n) {
+    const auto& sum = sums[n / kBlocks][n % kBlocks];
+    *reinterpret_cast<float2*>(to + n * 8) = make_float2(sum[0] + sum[2], sum[1] + sum[3]);
   }
 }
 
 // The rope's part of a tile's scores, for this warp's quarter of the keys, which lie in one stage.
 template <bool kFp8, bool kWhole>
-__device__ __forceinline__ void rope_scores(const Shared<kFp8>& s, const Queries& queries, int stage) {
-  constexpr int kKeys = Shared<kFp8>::kTileKeys / kWarps;
+__device__ __forceinline__ void rope_scores(const Shared<kFp8, kWhole>& s, int stage) {
+  constexpr int kKeys = Shared<kFp8, kWhole>::kTileKeys / kWarps;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   float sums[kKeys / 8][4] = {};
   const int steps = kWhole ? kRopeSteps : (s.width16 - s.rank16) / 16;
-  const std::byte* rows = s.rows + (stage * Shared<kFp8>::kStageKeys + warp % 2 * kKeys) * s.row;
+  const std::uint32_t rows = shared_address(s.rows) + stage * s.stage + s.row_at(warp % 2 * kKeys + lane % kKeys);
 #pragma unroll
   for (int t = 0; t < kRopeSteps; t += 2) {
     if (!kWhole && t >= steps) break;
     std::uint32_t r[4];  // Of two steps; what lies past the row's end is not used.
     if constexpr (kFp8) {
-      load_matrices(r, rows + lane % 16 * s.row + s.rank16 + (t + lane / 16) * 16);
+      load_matrices(r, rows + s.rank16 + (t + lane / 16) * 16);
     } else {
-      load_matrices(r, rows + lane % 8 * s.row + (s.rank16 + t * 16 + lane / 8 * 8) * 2);
+      load_matrices(r, rows + (s.rank16 + t * 16 + lane / 8 * 8) * 2);
     }
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       if (!kWhole && t + u >= steps) break;
+      std::uint32_t a[4];
+      load_matrices(a, s.rope_queries + lane % 16 * Shared<kFp8, kWhole>::kRopeRow + (t + u) * 16 + lane / 16 * 8);
       if constexpr (kFp8) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          const std::uint32_t codes = r[2 * u + n];
-          multiply<kFp8>(sums[n], queries.rope[t + u], widen_fp8_to_f16(codes & 0xffff), widen_fp8_to_f16(codes >> 16));
+          std::uint32_t b[2];
+          widen_fp8_to_f16(r[2 * u + n], b[0], b[1]);
+          multiply<kFp8>(sums[n], a, b[0], b[1]);
         }
       } else {
-        multiply<kFp8>(sums[0], queries.rope[t + u], r[2 * u], r[2 * u + 1]);
+        multiply<kFp8>(sums[0], a, r[2 * u], r[2 * u + 1]);
       }
     }
   }
-  float* to = s.rope_scores + lane / 4 * Shared<kFp8>::kKeyRow + warp * kKeys + lane % 4 * 2;
+  float* to = s.rope_scores + lane / 4 * Shared<kFp8, kWhole>::kKeyRow + warp * kKeys + lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
     *reinterpret_cast<float2*>(to + n * 8) = make_float2(sums[n][0] + sums[n][2], sums[n][1] + sums[n][3]);
@@ -373,11 +422,19 @@ __device__ __forceinline__ void load_vector(T (&to)[kCount], const T* from) {
   }
 }
 
+// e^x to 2^-22, of which scores and weights have no more right digits; 0 of minus infinity, NaN of NaN.
+__device__ __forceinline__ float exponential(float x) {
+  constexpr float kLog2E = 1.44269504f;
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * kLog2E));
+  return power;
+}
+
 // Weights of a tile and what their sum needs: a half of a warp has a head, a lane a sixteenth of its keys. `stages` are
 // those of the tile's halves.
-template <bool kFp8>
-__device__ __forceinline__ void weigh(const Shared<kFp8>& s, const int (&stages)[2]) {
-  using S = Shared<kFp8>;
+template <bool kFp8, bool kWhole>
+__device__ __forceinline__ void weigh(const Shared<kFp8, kWhole>& s, const int (&stages)[2]) {
+  using S = Shared<kFp8, kWhole>;
   constexpr int kKeys = S::kTileKeys / 16;
   const int lane = threadIdx.x % 32;
   const int head = threadIdx.x / 16;
@@ -422,12 +479,13 @@ __device__ __forceinline__ void weigh(const Shared<kFp8>& s, const int (&stages)
     if constexpr (kFp8) largest_scale = fmaxf(largest_scale, __shfl_xor_sync(kFullWarp, largest_scale, offset));
   }
   const PowerOfTwo power(largest_scale);
+  const float shift = best == kNoScore ? 0.0f : best;
   float total = 0.0f;
   float scaled[kKeys];
 #pragma unroll
   for (int i = 0; i < kKeys; ++i) {
-    // NaN scores give NaN weights even where no score is a number.
-    const float weight = scores[i] == kNoScore ? 0.0f : expf(scores[i] - best);
+    // Of no score 0; of NaN NaN, even where no score is a number.
+    const float weight = exponential(scores[i] - shift);
     total += weight;
     scaled[i] = kFp8 && seen[i] != 0 ? __fmul_rn(weight, __fmul_rn(latent_scale[i], power.up)) : weight;
   }
@@ -459,8 +517,8 @@ __device__ __forceinline__ int column_of(int c, int n, int i) {
 
 // Adds a tile: its weighted rows, by its own largest score.
 template <bool kFp8, bool kWhole>
-__device__ __forceinline__ void add_tile(const Shared<kFp8>& s, const int (&stages)[2], Sums& sums) {
-  using S = Shared<kFp8>;
+__device__ __forceinline__ void add_tile(const Shared<kFp8, kWhole>& s, const int (&stages)[2], Sums& sums) {
+  using S = Shared<kFp8, kWhole>;
   constexpr int kSteps = S::kTileKeys / 16;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -472,6 +530,10 @@ __device__ __forceinline__ void add_tile(const Shared<kFp8>& s, const int (&stag
     sums.total = merged(sums.total, merge.old_factor, tile.y, merge.new_factor);
     sums.largest = merge.largest;
   }
+  // Where this lane's row of the first block begins in each half: sixteen keys, twice sixteen bytes of columns.
+  const std::uint32_t first =
+      shared_address(s.rows) + s.row_at(lane % 16) + warp * kBlockColumns * S::kElement + lane / 16 * 16;
+  const std::uint32_t rows[2] = {first + stages[0] * s.stage, first + stages[1] * s.stage};
   std::uint32_t a[kSteps][4];
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
@@ -479,29 +541,30 @@ __device__ __forceinline__ void add_tile(const Shared<kFp8>& s, const int (&stag
   }
 #pragma unroll
   for (int b = 0; b < kColumnBlocks; ++b) {
-    const int column = (b * kWarps + warp) * kBlockColumns;
-    if (!kWhole && column >= s.rank16) break;
+    if (!kWhole && (b * kWarps + warp) * kBlockColumns >= s.rank16) break;
     float products[4][4] = {};
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      const int key = k % (kSteps / 2) * 16 + lane % 16;
-      const std::byte* row = s.rows + (stages[k / (kSteps / 2)] * S::kStageKeys + key) * s.row;
+      const std::uint32_t row =
+          rows[k / (kSteps / 2)] + s.row_at(k % (kSteps / 2) * 16) + b * kWarps * kBlockColumns * S::kElement;
       if constexpr (kFp8) {
         // Pairs of columns travel together: of a pair, the first one's keys, then the second's.
         std::uint32_t r[4];
-        load_transposed(r, row + column + lane / 16 * 16);
+        load_transposed(r, row);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const std::uint32_t low = __byte_perm(r[2 * h], 0, 0x3120);
-          const std::uint32_t high = __byte_perm(r[2 * h + 1], 0, 0x3120);
-          multiply<kFp8>(products[2 * h], a[k], widen_fp8_to_f16(low & 0xffff), widen_fp8_to_f16(high & 0xffff));
-          multiply<kFp8>(products[2 * h + 1], a[k], widen_fp8_to_f16(low >> 16), widen_fp8_to_f16(high >> 16));
+          std::uint32_t even[2];  // Of the even columns, the keys of both registers.
+          std::uint32_t odd[2];
+          widen_fp8_to_f16(__byte_perm(r[2 * h], 0, 0x3120), even[0], odd[0]);
+          widen_fp8_to_f16(__byte_perm(r[2 * h + 1], 0, 0x3120), even[1], odd[1]);
+          multiply<kFp8>(products[2 * h], a[k], even[0], even[1]);
+          multiply<kFp8>(products[2 * h + 1], a[k], odd[0], odd[1]);
         }
       } else {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           std::uint32_t r[4];
-          load_transposed(r, row + (column + h * 16 + lane / 16 * 8) * 2);
+          load_transposed(r, row + h * 32);
           multiply<kFp8>(products[2 * h], a[k], r[0], r[1]);
           multiply<kFp8>(products[2 * h + 1], a[k], r[2], r[3]);
         }
@@ -519,35 +582,48 @@ __device__ __forceinline__ void add_tile(const Shared<kFp8>& s, const int (&stag
   }
 }
 
+// A group of units that are added so far; the sums lie in shared memory, where each lane has its own.
+struct Group {
+  float largest = kNoScore;
+  float total = 0.0f;
+  bool begun = false;
+};
+
 // Adds a unit to a group; the unit begins anew.
-__device__ __forceinline__ void add_unit(Sums& group, Sums& unit) {
-  if (!saw_nothing(unit.largest, unit.total)) {
-    const Merge merge(group.largest, unit.largest);
+__device__ __forceinline__ void add_unit(Group& group, float* group_sums, Sums& unit) {
+  const bool counts = !saw_nothing(unit.largest, unit.total);
+  const Merge merge(group.largest, unit.largest);
+  if (counts) {
     group.total = merged(group.total, merge.old_factor, unit.total, merge.new_factor);
     group.largest = merge.largest;
-#pragma unroll
-    for (int i = 0; i < kColumnBlocks * 8; ++i) {
-      float& sum = group.values[i / 8][i / 2 % 4][i % 2];
-      sum = merged(sum, merge.old_factor, unit.values[i / 8][i / 2 % 4][i % 2], merge.new_factor);
-    }
   }
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) {
+    float& sum = group_sums[i * kComputing + threadIdx.x];
+    const float old = group.begun ? sum : 0.0f;
+    sum = counts ? merged(old, merge.old_factor, unit.values[i / 8][i / 2 % 4][i % 2], merge.new_factor) : old;
+  }
+  group.begun = true;
   unit = Sums();
 }
 
 template <bool kFp8, bool kWhole>
-__device__ __forceinline__ void store_piece(const MlaAbsorbedKernel& p, float* to, const Sums& sums) {
+__device__ __forceinline__ void store_piece(const MlaAbsorbedKernel& p, float* to, const Group& group,
+                                            const float* group_sums) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int c = lane % 4;
   if (warp == 0 && c == 0) {
     float* stats = to + (p.rank + 3) / 4 * 4;
-    stats[0] = sums.largest;
-    stats[1] = sums.total;
+    stats[0] = group.largest;
+    stats[1] = group.total;
   }
 #pragma unroll
   for (int b = 0; b < kColumnBlocks; ++b) {
     float* block = to + (b * kWarps + warp) * kBlockColumns;
-    const auto& v = sums.values[b];
+    float v[4][2];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i / 2][i % 2] = group_sums[(b * 8 + i) * kComputing + threadIdx.x];
     if constexpr (kWhole && kFp8) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -572,12 +648,12 @@ __device__ __forceinline__ void store_piece(const MlaAbsorbedKernel& p, float* t
 // Grid: pieces, tokens, head tiles. kWhole: rank 512 and rope 64.
 template <bool kFp8, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 2)
-    mla_absorbed_kernel(const __grid_constant__ MlaAbsorbedKernel p, Piece piece, std::int64_t keys_max,
+    mla_absorbed_kernel(const __grid_constant__ MlaAbsorbedKernel p, LatentPiece piece, std::int64_t keys_max,
                         DeviceFault* fault) {
-  using S = Shared<kFp8>;
+  using S = Shared<kFp8, kWhole>;
   extern __shared__ uint4 memory[];
   const LatentToken token = token_of(p, blockIdx.y);
-  const std::int64_t kv_len = p.kv_lens[token.row];
+  const std::int64_t kv_len = kv_len_of(p.kv_lens, token.row, p.max_pages_per_row, p.page_size);
   if (kv_len > 0 && kv_len < token.q_len && threadIdx.x == 0 && blockIdx.x == 0) {
     report_fault(fault, FaultKind::kQueriesOverKeys, token.row, token.q_len, kv_len);
   }
@@ -594,12 +670,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (threadIdx.x < kStages) {
+    // Of each lane that loads two arrivals: its own, and that of its copies of words.
     make_barrier(s.full + threadIdx.x, 64);
-    make_barrier(s.empty + threadIdx.x, kWarps);
+    make_barrier(s.empty + threadIdx.x, kComputing);
     fence_barriers();
   }
   __syncthreads();
-  if (warp == kWarps) {
+  if (warp >= kWarps) {
     load_rows<kFp8, kWhole>(p, s, token, first, end, tiles * 2);
     return;
   }
@@ -607,140 +684,32 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_head = blockIdx.z * kLatentTileHeads;
   Queries queries;
   load_queries<kFp8, kWhole>(p, s, token, first_head, queries);
-  const std::int32_t unit_tiles = latent_unit_keys(seen) / S::kTileKeys;
+  barrier_of<1, kComputing>();                                            // The first warp wrote the rope's for all.
+  const std::int32_t unit_tiles = latent_unit_keys(seen) / S::kTileKeys;  // A power of two.
   Sums unit;
-  Sums group;
+  Group group;
   for (int tile = 0; tile < tiles; ++tile) {
     int stages[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = tile * 2 + half;
-      stages[half] = i % kStages;
+      const unsigned i = static_cast<unsigned>(tile) * 2 + half;
+      stages[half] = static_cast<int>(i % kStages);
       wait_for_phase(s.full + stages[half], i / kStages % 2);
-      latent_scores<kFp8, kWhole>(s, queries, stages[half], half);
     }
-    rope_scores<kFp8, kWhole>(s, queries, warp < kWarps / 2 ? stages[0] : stages[1]);
+    latent_scores<kFp8, kWhole>(s, queries, stages);
+    rope_scores<kFp8, kWhole>(s, warp < kWarps / 2 ? stages[0] : stages[1]);
     barrier_of<1, kComputing>();
-    weigh<kFp8>(s, stages);
+    weigh<kFp8, kWhole>(s, stages);
     barrier_of<1, kComputing>();
     add_tile<kFp8, kWhole>(s, stages, unit);
-    __syncwarp();
-    if (lane == 0) {
-      arrive(s.empty + stages[0]);
-      arrive(s.empty + stages[1]);
-    }
-    if ((tile + 1) % unit_tiles == 0 || tile + 1 == tiles) add_unit(group, unit);
+    // Every lane for itself: then racecheck can follow who has read what.
+    arrive(s.empty + stages[0]);
+    arrive(s.empty + stages[1]);
+    if (((tile + 1) & (unit_tiles - 1)) == 0 || tile + 1 == tiles) add_unit(group, s.group_sums, unit);
   }
   if (first_head + lane / 4 < p.heads) {
     const std::int64_t token_tile = static_cast<std::int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
-    store_piece<kFp8, kWhole>(p, latent_partial(p, token_tile, gridDim.x, blockIdx.x, lane / 4), group);
-  }
-}
-
-struct Quad {
-  float largest = kNoScore;
-  float total = 0.0f;
-  float4 values = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  __device__ __forceinline__ void add(const Quad& other) {
-    if (saw_nothing(other.largest, other.total)) return;
-    const Merge merge(largest, other.largest);
-    total = merged(total, merge.old_factor, other.total, merge.new_factor);
-    largest = merge.largest;
-    values.x = merged(values.x, merge.old_factor, other.values.x, merge.new_factor);
-    values.y = merged(values.y, merge.old_factor, other.values.y, merge.new_factor);
-    values.z = merged(values.z, merge.old_factor, other.values.z, merge.new_factor);
-    values.w = merged(values.w, merge.old_factor, other.values.w, merge.new_factor);
-  }
-};
-
-// Four columns of a head of a piece.
-__device__ __forceinline__ Quad load_quad(const float* piece, int rank, int column) {
-  Quad quad;
-  const auto stats = *reinterpret_cast<const float2*>(piece + (rank + 3) / 4 * 4);
-  quad.largest = stats.x;
-  quad.total = stats.y;
-  if (column < rank) quad.values = *reinterpret_cast<const float4*>(piece + column);
-  return quad;
-}
-
-// Merges pieces to units, units to groups and groups to the result. `pieces` is the grid of the kernel before, which
-// has ended when `griddepcontrol.wait` is over. Grid: tokens, heads, and of columns all where pieces are groups,
-// else 128, and the block's warps deal the groups among themselves.
-template <bool kFp8, bool kGroups>
-__global__ void __launch_bounds__(kGroups ? 128 : 256)
-    merge_kernel(const __grid_constant__ MlaAbsorbedKernel p, Piece piece, int pieces, std::int64_t keys_max) {
-  constexpr int kAtOnce = 8;  // Pieces that are asked for together.
-  extern __shared__ uint4 memory[];
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const LatentToken token = token_of(p, blockIdx.x);
-  const std::int32_t seen = keys_of(p, token, keys_max);
-  const int column = (kGroups ? threadIdx.x : blockIdx.z * 32 + lane) * 4;
-  float* to = p.sums + (static_cast<std::int64_t>(token.token - p.first_token) * p.heads + blockIdx.y) * p.rank;
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  if (seen == 0) {
-    for (int i = threadIdx.x; blockIdx.z == 0 && i < p.rank; i += blockDim.x) to[i] = 0.0f;
-    return;
-  }
-  const std::int32_t keys = piece_keys<kFp8>(piece, seen);
-  const std::int32_t pieces_seen = (seen + keys - 1) / keys;
-  const std::int64_t token_tile = static_cast<std::int64_t>(blockIdx.y / kLatentTileHeads) * gridDim.x + blockIdx.x;
-  const float* first = latent_partial(p, token_tile, pieces, 0, blockIdx.y % kLatentTileHeads);
-  const std::int64_t stride = kLatentTileHeads * latent_partial_floats(p.rank);
-  Quad all;
-  if constexpr (kGroups) {
-    for (std::int32_t begin = 0; begin < pieces_seen; begin += kAtOnce) {
-      Quad groups[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (begin + i < pieces_seen) groups[i] = load_quad(first + (begin + i) * stride, p.rank, column);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) all.add(groups[i]);
-    }
-  } else {
-    const std::int32_t pieces_a_group = latent_group_keys(seen) / keys;
-    const std::int32_t pieces_a_unit = latent_unit_keys(seen) / keys;
-    const std::int32_t groups = (pieces_seen + pieces_a_group - 1) / pieces_a_group;
-    auto* group_values = reinterpret_cast<float4*>(memory);  // [groups][32]
-    auto* group_stats = reinterpret_cast<float2*>(group_values + groups * 32);
-    for (int g = warp; g < groups; g += blockDim.x / 32) {
-      Quad group;
-      Quad unit;
-      const std::int32_t end = min((g + 1) * pieces_a_group, pieces_seen);
-      for (std::int32_t begin = g * pieces_a_group; begin < end; begin += kAtOnce) {
-        Quad parts[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          if (begin + i < end) parts[i] = load_quad(first + (begin + i) * stride, p.rank, column);
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          unit.add(parts[i]);
-          if ((begin + i + 1) % pieces_a_unit == 0) {
-            group.add(unit);
-            unit = Quad();
-          }
-        }
-      }
-      group.add(unit);
-      group_values[g * 32 + lane] = group.values;
-      if (lane == 0) group_stats[g] = make_float2(group.largest, group.total);
-    }
-    __syncthreads();
-    if (warp != 0) return;
-    for (int g = 0; g < groups; ++g) {
-      Quad group;
-      group.largest = group_stats[g].x;
-      group.total = group_stats[g].y;
-      group.values = group_values[g * 32 + lane];
-      all.add(group);
-    }
-  }
-  const float values[4] = {all.values.x, all.values.y, all.values.z, all.values.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (column + i < p.rank) to[column + i] = values[i] / all.total;
+    store_piece<kFp8, kWhole>(p, latent_partial(p, token_tile, gridDim.x, blockIdx.x, lane / 4), group, s.group_sums);
   }
 }
 
@@ -757,43 +726,25 @@ void launch(const MlaAbsorbedKernel& p, const Launch& launch) {
   const std::int64_t room = 2 * launch.multiprocessors;
   const std::int64_t tile_pieces = pieces_of(latent_tile_keys(kFp8), keys_max);
   const std::int64_t unit_pieces = pieces_of(kLatentUnitKeysMin, kLatentUnitsMax);
-  const std::int64_t group_pieces = pieces_of(kLatentGroupKeysMin, kLatentGroupsMax);
-  Piece piece = Piece::kGroup;
+  const std::int64_t group_pieces = std::max<std::int64_t>(pieces_of(kLatentGroupKeysMin, kLatentGroupsMax), 1);
+  LatentPiece piece = LatentPiece::kGroup;
   std::int64_t pieces = group_pieces;
   if (tiles * tile_pieces <= std::min<std::int64_t>(room, kLatentUnitsMax)) {
-    piece = Piece::kTile;
+    piece = LatentPiece::kTile;
     pieces = tile_pieces;
   } else if (tiles * group_pieces * 10 < room * 9 && tiles * unit_pieces <= kLatentPiecesMax) {
-    piece = Piece::kUnit;
+    piece = LatentPiece::kUnit;
     pieces = unit_pieces;
   }
   if (pieces == 0) pieces = 1;
-  const int bytes = Shared<kFp8>::bytes(p.rank, p.rope);
+  const int bytes = Shared<kFp8, kWhole>::bytes(p.rank, p.rope);
   const auto kernel = mla_absorbed_kernel<kFp8, kWhole>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(p.num_tokens),
                   static_cast<unsigned>(latent_head_tiles(p.heads)));
   kernel<<<grid, kThreads, bytes, launch.stream>>>(p, piece, keys_max, launch.fault);
 
-  // Set up while the kernel before still runs.
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(p.num_tokens), static_cast<unsigned>(p.heads));
-  config.stream = launch.stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  if (piece == Piece::kGroup) {
-    config.blockDim = dim3(128);
-    static_assert(128 * 4 == kLatentRankMax);
-    cudaLaunchKernelEx(&config, merge_kernel<kFp8, true>, p, piece, static_cast<int>(pieces), keys_max);
-  } else {
-    config.blockDim = dim3(256);
-    config.gridDim.z = static_cast<unsigned>((p.rank + 127) / 128);
-    config.dynamicSmemBytes = static_cast<std::size_t>(group_pieces) * (32 * sizeof(float4) + sizeof(float2));
-    cudaLaunchKernelEx(&config, merge_kernel<kFp8, false>, p, piece, static_cast<int>(pieces), keys_max);
-  }
+  launch_mla_merge(p, {piece, pieces, group_pieces, keys_max}, launch);
 }
 
 template <bool kFp8>

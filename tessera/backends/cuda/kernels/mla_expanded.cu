@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kExpandThreads) expand_kernel(ExpandKernel p) 
   __shared__ float scales[kExpandPositions];
   auto* latents = reinterpret_cast<__nv_bfloat16*>(memory);
   const std::int64_t first = p.first_position + static_cast<std::int64_t>(blockIdx.x) * kExpandPositions;
-  const std::int64_t kv_len = *p.kv_len;
+  const std::int64_t kv_len = min(std::int64_t{*p.kv_len}, p.first_position + p.positions);
   if (first >= kv_len) return;
   const ExpandedShape& s = p.shape;
   const std::int64_t width = expanded_width(s);
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) mla_expanded_kernel(MlaExpandedKerne
   const int count = min(tile_queries, p.q_len - first_query);
   float* out = p.out + (p.first_token + static_cast<std::int64_t>(first_query)) * p.out_stride + head * d.value;
 
-  const std::int64_t kv_len = *p.kv_len;
+  const std::int64_t kv_len = min(std::int64_t{*p.kv_len}, p.length_max);
   const bool reads = kv_len > 0 && kv_len >= p.q_len;
   if (kv_len > 0 && !reads && threadIdx.x == 0)
     report_fault(fault, FaultKind::kQueriesOverKeys, p.row, p.q_len, kv_len);

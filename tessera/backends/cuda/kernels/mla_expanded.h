@@ -58,7 +58,7 @@ struct ExpandKernel {
   const std::int32_t* kv_len = nullptr;  // Of the row.
   std::int32_t page_size = 0;
   std::int64_t first_position = 0;    // Of the chunk.
-  std::int64_t positions = 0;         // At most; what lies past *kv_len is left out.
+  std::int64_t positions = 0;         // At most, whatever *kv_len is; what lies past that is left out.
   KvRowsPart rows;                    // The part of latents.
   __nv_bfloat16* expanded = nullptr;  // [positions, expanded_width]
 };
@@ -72,6 +72,7 @@ struct MlaExpandedKernel {
   const float* q = nullptr;  // [tokens, heads * (nope + rope)]
   std::int64_t q_stride = 0;
   const std::int32_t* kv_len = nullptr;
+  std::int64_t length_max = 0;      // More is not read, whatever *kv_len is: the last chunk's end.
   std::int64_t first_position = 0;  // Of the chunk: called for the chunks in order.
   std::int64_t positions = 0;
   const __nv_bfloat16* expanded = nullptr;
