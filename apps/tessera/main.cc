@@ -122,10 +122,11 @@ void add_serve(CLI::App& app, ServeOptions& options) {
       ->capture_default_str()
       ->group(integrity);
   serve
-      .add_option("--kv-sweep-pages-per-second", options.kv_sweep_pages_per_second,
-                  "With digests: KV pages of each pool whose bytes are checked in the background; 0 turns it off.")
+      .add_option(
+          "--kv-sweep-pages-per-second", options.kv_sweep_pages_per_second,
+          "With digests only: KV pages of each pool whose bytes are checked in the background; 64 by default, 0 "
+          "turns it off.")
       ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str()
       ->group(integrity);
   serve
       .add_option(

@@ -53,6 +53,15 @@ base::Status check_kv_formats(const ServeOptions& options) {
       .with_context("--prefill-kv-cache-dtype and --decode-kv-cache-dtype");
 }
 
+// A rate that nothing would be swept at is a misunderstanding.
+base::Status check_integrity(const ServeOptions& options) {
+  const bool compares_bytes = options.kv_integrity != kv_cache::integrity_level_name(kv_cache::IntegrityLevel::kTags);
+  if (compares_bytes || !options.kv_sweep_pages_per_second.has_value()) return base::ok_status();
+  return base::invalid_argument(
+      "--kv-sweep-pages-per-second needs --kv-integrity digest or digest-step: at the level tags the bytes of pages "
+      "are compared with nothing");
+}
+
 // One part in so many of the memory is not planned with: requests, sockets, tokenizer, and the ops' working memory.
 constexpr std::int64_t kUnplannedShare = 16;
 
@@ -77,7 +86,8 @@ base::Result<engine::EngineConfig> engine_config(const ServeOptions& options, co
   for (const kv_cache::IntegrityLevel level : {kTags, kDigest, kDigestStep}) {
     if (options.kv_integrity == kv_cache::integrity_level_name(level)) config.integrity.level = level;
   }
-  config.integrity.sweep_pages_per_second = options.kv_sweep_pages_per_second;
+  config.integrity.sweep_pages_per_second =
+      options.kv_sweep_pages_per_second.value_or(config.integrity.sweep_pages_per_second);
   if (options.on_integrity_error == "recompute") {
     config.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
   }
@@ -138,6 +148,7 @@ class Serving {
   static base::Result<std::unique_ptr<Serving>> start(const ServeOptions& options) {
     auto serving = std::unique_ptr<Serving>(new Serving());
     TESSERA_RETURN_IF_ERROR(check_kv_formats(options));
+    TESSERA_RETURN_IF_ERROR(check_integrity(options));
     TESSERA_ASSIGN_OR_RETURN(serving->parsers_, parser_choice(options));
     // Before the weights are loaded, which the plans count.
     TESSERA_ASSIGN_OR_RETURN(serving->memory_, read_memory(options.backend));

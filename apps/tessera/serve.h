@@ -37,8 +37,8 @@ struct ServeOptions {
   std::string on_integrity_error = "abort";  // or recompute
   bool shared_prefix_cache = false;          // Between API keys.
 
-  std::string kv_integrity = "tags";  // or digest, digest-step
-  std::int64_t kv_sweep_pages_per_second = 64;
+  std::string kv_integrity = "tags";                      // or digest, digest-step
+  std::optional<std::int64_t> kv_sweep_pages_per_second;  // Levels with digests only; IntegrityConfig's by default.
 
   std::int64_t context_length = 0;
   std::int64_t max_running_requests = 64;

@@ -216,6 +216,7 @@ bool EngineLoop::admit() {
   for (const SequenceId id : plan.admitted) admitted_prefixes.push_back(std::move(prefixes.extract(id).mapped()));
   // Who was asked for and stays outside gives its prefix back first: the plan counts on evicting what it held.
   for (const auto& [id, prefix] : prefixes) pages_->give_back(prefix);
+  proved_.clear();
   for (std::size_t i = 0; i < plan.admitted.size(); ++i) {
     if (begin(*table_.find(plan.admitted[i]), std::move(admitted_prefixes[i]))) {
       moved = true;
@@ -300,7 +301,8 @@ bool EngineLoop::run_step() {
 void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
   Sequence& sequence = *row.sequence;
   if (outcome.result == RowResult::kCheckFailed) {
-    if (kv_cache::is_byte_damage(outcome.verdict)) ++counters_.digest_failures;
+    // Not again when the next reader of the page is ended.
+    if (names_damaged_page(sequence, outcome.verdict)) ++counters_.digest_failures;
     fail_corrupt(sequence, outcome.verdict, "step");
     return;
   }

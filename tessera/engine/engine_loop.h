@@ -17,6 +17,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/base/clock.h"
@@ -119,6 +120,7 @@ class EngineLoop {
   bool audit_quarantined();
 
   // engine_loop_integrity.cc: bytes of pages, outside of steps.
+  bool names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const;
   std::span<const ops::RowVerdict> check_bytes(std::span<const kv_cache::Lease> pages);
   std::size_t prove(std::span<const kv_cache::Lease> pages, const char* where);
   bool may_cache_prompt(const Sequence& sequence);
@@ -130,7 +132,6 @@ class EngineLoop {
   bool move_handoffs();
   bool offer_pending();
   void take_send_event(const kv_transfer::SendEvent& event);
-  bool names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const;
   void take_receive_event(kv_transfer::ReceiveEvent event);
   void take_offer(kv_transfer::OfferReceived offer);
   void take_committed(const kv_transfer::HandoffCommitted& event);
@@ -152,6 +153,7 @@ class EngineLoop {
   std::unique_ptr<SequencePages> pages_;
   std::unique_ptr<kv_cache::DigestChecker> digests_;  // At levels with digests.
   std::optional<kv_cache::PageSweep> sweep_;          // The same.
+  std::unordered_set<kv_cache::PageTag> proved_;      // Of prefix hits, for the admissions of one turn.
   std::unique_ptr<kv_transfer::Sender> sender_;       // Prefill.
   std::unique_ptr<kv_transfer::Receiver> receiver_;   // Decode.
 

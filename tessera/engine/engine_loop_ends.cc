@@ -61,7 +61,8 @@ void EngineLoop::fail(Sequence& sequence, base::Status status) {
 
 // The client is told that a check failed, and nothing of what the check saw; the log has that, and no content.
 void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict, const char* where) {
-  ++counters_.check_failures;
+  // Whoever finds a page whose bytes are damaged counts the page.
+  if (!kv_cache::is_byte_damage(verdict)) ++counters_.check_failures;
   base::log().error(
       "engine {}: page check failed ({}) in a {} of request {} sequence {}: logical page {}, page {}, expected {:#x}, "
       "found {:#x}; {} pages held",
@@ -116,17 +117,17 @@ void EngineLoop::condemn(kv_cache::PageId page, const ops::RowVerdict& verdict, 
   pages_->quarantine_page(current, kv_cache::QuarantineCause::kFailedCheck);
 }
 
-// Who waits for the rest of its pages has read none.
+// Who waits for the rest of its pages has read none. Who has said Commit has read none either, as all its pages were
+// proved after it had read them for the last time: whatever became of them since, what the decode engine has is right.
 void EngineLoop::mark_readers(const kv_cache::Lease& page) {
   for (auto& [id, sequence] : table_) {
-    const bool holds = std::ranges::find(sequence.leases, page.tag, &kv_cache::Lease::tag) != sequence.leases.end();
-    if (!holds || sequence.state == SequenceState::kReceiving) continue;
-    sequence.read_damage = true;
-    // Once Commit is out, the decode engine may have it; take_send_event then sees to it.
-    if (sequence.state == SequenceState::kSending &&
-        sender_->state(sequence.send_id) != kv_transfer::SendState::kAwaitingCommit) {
+    if (std::ranges::find(sequence.leases, page.tag, &kv_cache::Lease::tag) == sequence.leases.end()) continue;
+    if (sequence.state == SequenceState::kReceiving) continue;
+    if (sequence.state == SequenceState::kSending) {
+      if (sender_->state(sequence.send_id) == kv_transfer::SendState::kAwaitingCommit) continue;
       sender_->abort(sequence.send_id, failed_check());
     }
+    sequence.read_damage = true;
   }
 }
 

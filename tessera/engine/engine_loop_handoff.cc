@@ -92,14 +92,6 @@ bool EngineLoop::move_handoffs() {
 
 // ---- Sending ----
 
-// Whether the verdict says that the bytes of a page are damaged that the sequence holds, where it says.
-bool EngineLoop::names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const {
-  const std::int32_t logical = verdict.logical_page;
-  if (!kv_cache::is_byte_damage(verdict) || logical < 0 || logical >= std::ssize(sequence.leases)) return false;
-  const kv_cache::Lease& lease = sequence.leases[static_cast<std::size_t>(logical)];
-  return lease.page == verdict.page_id && pool_->is_current(lease);
-}
-
 bool EngineLoop::offer_pending() {
   bool moved = false;
   for (auto pending = pending_handoffs_.begin(); pending != pending_handoffs_.end();) {
@@ -139,12 +131,6 @@ void EngineLoop::take_send_event(const kv_transfer::SendEvent& event) {
   const auto entry = sending_.extract(event.id);
   TESSERA_CHECK(!entry.empty(), "a handoff ended twice");
   Sequence& sequence = *table_.find(entry.mapped());
-  if (event.outcome == kv_transfer::SendOutcome::kDone && sequence.read_damage && !sequence.aborted) {
-    // Found when the decode engine could have committed already: what was emitted here may be wrong, and the router
-    // ends the sequence there, too.
-    fail_read_damage(sequence);
-    return;
-  }
   if (event.outcome == kv_transfer::SendOutcome::kDone) {
     ++counters_.handoffs_done;
     counters_.handoff_wire_bytes += event.statistics.bytes_after;

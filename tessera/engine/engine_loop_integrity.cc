@@ -22,6 +22,15 @@ std::span<const ops::RowVerdict> EngineLoop::check_bytes(std::span<const kv_cach
   return verdicts;
 }
 
+// Whether the verdict says that the bytes of a page are damaged that the sequence holds, where it says, and that nobody
+// has condemned yet.
+bool EngineLoop::names_damaged_page(const Sequence& sequence, const ops::RowVerdict& verdict) const {
+  const std::int32_t logical = verdict.logical_page;
+  if (!kv_cache::is_byte_damage(verdict) || logical < 0 || logical >= std::ssize(sequence.leases)) return false;
+  const kv_cache::Lease& lease = sequence.leases[static_cast<std::size_t>(logical)];
+  return lease.page == verdict.page_id && pool_->is_current(lease);
+}
+
 // Condemns those of the pages that are not sound, and returns how many are before the first of them. What a device that
 // failed says of pages means nothing: then none is condemned, and none is proved.
 std::size_t EngineLoop::prove(std::span<const kv_cache::Lease> pages, const char* where) {
@@ -34,12 +43,20 @@ std::size_t EngineLoop::prove(std::span<const kv_cache::Lease> pages, const char
   return static_cast<std::size_t>(std::ranges::find_if(verdicts, failed) - verdicts.begin());
 }
 
-// The pages of a prefix hit, before anything reads them: the first one that is not sound ends the hit.
+// The pages of a prefix hit, before anything reads them: the first one that is not sound ends the hit. Sequences that
+// are admitted together often begin alike: what was found sound for one of them is not read again for the next, as
+// nothing writes to pages in between.
 void EngineLoop::check_prefix(std::vector<kv_cache::Lease>& prefix) {
-  if (digests_ == nullptr || prefix.empty()) return;
-  const std::size_t proved = prove(prefix, "prefix hit");
-  pages_->give_back(std::span(prefix).subspan(proved));
-  prefix.resize(proved);
+  if (digests_ == nullptr) return;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  // What has ended by now, others' checks have condemned.
+  while (end < prefix.size() && pool_->is_current(prefix[end])) ++end;
+  while (begin < end && proved_.contains(prefix[begin].tag)) ++begin;
+  if (begin < end) end = begin + prove(std::span(prefix).subspan(begin, end - begin), "prefix hit");
+  for (std::size_t j = begin; j < end; ++j) proved_.insert(prefix[j].tag);
+  pages_->give_back(std::span(prefix).subspan(end));
+  prefix.resize(end);
 }
 
 // Whoever hits the cache proves the cache's pages, and all that the cache has below a damaged one goes with it. But

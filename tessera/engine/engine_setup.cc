@@ -133,6 +133,7 @@ base::Status EngineLoop::allocate() {
   info_.running_max = config_.running_max;
   info_.on_integrity_error = config_.integrity.on_error;
   info_.integrity = config_.integrity.level;
+  if (sweep_.has_value()) info_.sweep_pages_per_second = config_.integrity.sweep_pages_per_second;
 
   kv_cache::PrefixScope scope;
   scope.model_digest =

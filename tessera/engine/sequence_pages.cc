@@ -6,6 +6,7 @@
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
 #include "tessera/base/logging.h"
+#include "tessera/kv_cache/digest_checker.h"
 
 namespace tessera::engine {
 
@@ -181,15 +182,34 @@ void SequencePages::quarantine_page(const Lease& lease, kv_cache::QuarantineCaus
                    cause == kv_cache::QuarantineCause::kFailedCheck ? "failed check" : "write in flight", cause);
 }
 
+// Bytes that are not what was written, in a page whose tag, owner and position are right, are that page's fault alone.
+// So is a lease that ended with a quarantine, where the device's record is the one that the host wrote then: another
+// holder, or somebody who looked at idle pages, has found the page already, and nothing contradicts the host. (Where it
+// was to write to such a page, its slot failed, too, and that alone could be a fault of more.)
+//
+// To give back the other pages is exact. The step's tokens and rows are thrown away; a page of the sequence's own goes
+// to the free list, from which nobody reads it before it is written anew, under a digest that begins anew; one that the
+// cache keeps was put there after checks of its own, and is proved again at the next hit.
+bool SequencePages::blames_one_page(const Sequence& sequence, const ops::RowVerdict& verdict) const {
+  if (kv_cache::is_byte_damage(verdict)) return true;
+  constexpr std::uint32_t kRecord = ops::kCheckTag | ops::kCheckOwner | ops::kCheckPosition;
+  const std::int64_t j = verdict.logical_page;
+  if ((verdict.failed_checks & ~kRecord) != 0 || j < 0 || j >= std::ssize(sequence.leases)) return false;
+  const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
+  return verdict.page_id == lease.page && !pool_.is_current(lease) && verdict.expected == lease.tag &&
+         verdict.found == pool_.current_lease(lease.page).tag;
+}
+
 void SequencePages::quarantine(Sequence& sequence, const ops::RowVerdict& verdict) {
   // The verdict is of the first page that failed. The others are looked at as well, so that no holder has to find them
   // one after another.
+  const bool one_page = blames_one_page(sequence, verdict);
   const std::vector<kv_cache::PageId> contradicted = pool_.contradicted(stream_, sequence.leases);
   for (std::int64_t j = 0; j < std::ssize(sequence.leases); ++j) {
     const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
     const bool record_is_wrong = (j == verdict.logical_page && verdict.page_id == lease.page) ||
                                  std::ranges::find(contradicted, lease.page) != contradicted.end();
-    if (is_private(lease, sequence.spec.id) || record_is_wrong) {
+    if ((is_private(lease, sequence.spec.id) && !one_page) || record_is_wrong) {
       quarantine_page(lease, kv_cache::QuarantineCause::kFailedCheck);
     }
   }

@@ -50,10 +50,10 @@ class SequencePages {
   // The sequence's own pages in whose place the cache has others, where cache_prompt would give the cache later ones.
   std::vector<kv_cache::Lease> copies_of_cached(const Sequence& sequence) const;
 
-  // A check failed on the sequence: puts in quarantine what can be to blame, which is every page whose owner it is, and
-  // of its shared and cached pages the verdict's, where the device's record of it (and not the page table) was wrong,
-  // and all others whose records on the device are wrong now; other holders of such a page then fail their own next
-  // check. Then ends all leases. Waits for the device.
+  // A check failed on the sequence: puts in quarantine what can be to blame. That is, of all its pages, the verdict's,
+  // where the device's record or the bytes of it (and not the page table) were wrong, and those whose records on the
+  // device are wrong now; other holders of such a page then fail their own next check. And it is every page whose owner
+  // the sequence is, unless the verdict blames one page alone. Then ends all leases. Waits for the device.
   void quarantine(Sequence& sequence, const ops::RowVerdict& verdict);
   // Passes over a lease that has ended: its page is in quarantine already, or somebody else's.
   void quarantine_page(const kv_cache::Lease& lease, kv_cache::QuarantineCause cause);
@@ -65,6 +65,7 @@ class SequencePages {
   std::int32_t filled(std::int64_t tokens, std::int64_t position) const;
   std::span<const kv_cache::Lease> pages_of(const Sequence& sequence, std::int64_t start, std::int64_t count) const;
   bool is_in_transfer(const kv_cache::Lease& lease) const;
+  bool blames_one_page(const Sequence& sequence, const ops::RowVerdict& verdict) const;
   kv_cache::PrefixScope scope_of(const Sequence& sequence) const;
   void changed(Sequence& sequence) { sequence.leases_epoch = ++last_epoch_; }
 

@@ -18,6 +18,8 @@ bool may_be_read(PageState state) {
   return state == PageState::kLive || state == PageState::kShared || state == PageState::kCached;
 }
 
+bool is_in_use(PageState state) { return state != PageState::kFree && state != PageState::kQuarantined; }
+
 }  // namespace
 
 PageSweep::PageSweep(const PagePool& pool, std::int64_t pages_per_second, base::Nanoseconds now)
@@ -34,11 +36,14 @@ std::vector<Lease> PageSweep::due(base::Nanoseconds now) {
   // Portions that were missed are made up as far as one call goes, and forgotten beyond.
   const std::int64_t portions = (now - next_) / interval_ + 1;
   next_ += portions * interval_;
-  const std::int64_t wanted = std::min(portions, kPagesMax / portion_) * portion_;
-  const std::int64_t total = pool_.counts().total;
-  for (std::int64_t seen = 0; seen < total && std::ssize(pages) < wanted; ++seen) {
-    last_ = last_ >= total ? 1 : last_ + 1;
-    if (may_be_read(pool_.state(last_)) && pool_.filled(last_) > 0) pages.push_back(pool_.current_lease(last_));
+  const std::int64_t wanted = portions < kPagesMax ? std::min(portions * portion_, kPagesMax) : kPagesMax;
+  const PageCounts counts = pool_.counts();
+  // Once round; no further than there are pages in use.
+  for (std::int64_t unseen = counts.leased + counts.cached; unseen > 0 && std::ssize(pages) < wanted;) {
+    last_ = last_ >= counts.total ? 1 : last_ + 1;
+    const PageState state = pool_.state(last_);
+    if (is_in_use(state)) --unseen;
+    if (may_be_read(state) && pool_.filled(last_) > 0) pages.push_back(pool_.current_lease(last_));
   }
   return pages;
 }

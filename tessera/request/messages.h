@@ -134,6 +134,8 @@ struct EngineStats {
   std::int64_t pages_quarantined = 0;
   std::int64_t steps = 0;
   std::int64_t rows_checked = 0;
+  // Failed checks of whose pages they are, by rows of steps, handoffs and looks at pages alone (who holds a page that
+  // was put in quarantine fails by it), and of what came over the wire. Damaged bytes in a pool are not among them.
   std::int64_t check_failures = 0;
   std::int64_t integrity_recomputes = 0;  // Sequences that went back to be computed again after a failed check.
   std::int64_t audited_pages_freed = 0;   // By AuditQuarantinedPages.
@@ -152,7 +154,7 @@ struct EngineStats {
   std::int64_t digest_ns = 0;        // Of check_ns: digests of what steps wrote and read.
   std::int64_t sweep_ns = 0;         // Beside steps: digests of pages that were swept or hit.
   std::int64_t pages_swept = 0;      // By the background sweep; a page counts every time.
-  std::int64_t digest_failures = 0;  // Pages (in steps: rows) whose bytes were not those that were written.
+  std::int64_t digest_failures = 0;  // Pages whose bytes were not those that were written; each once.
 };
 
 using EngineEventBody =
@@ -179,6 +181,7 @@ struct EngineInfo {
   std::int64_t running_max = 0;
   kv_cache::OnIntegrityError on_integrity_error = kv_cache::OnIntegrityError::kAbort;
   kv_cache::IntegrityLevel integrity = kv_cache::IntegrityLevel::kTags;
+  std::int64_t sweep_pages_per_second = 0;  // Whose bytes are checked in the background.
 };
 
 // The driver's end of one engine.

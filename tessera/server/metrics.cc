@@ -171,11 +171,15 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
     counter("pages_swept_total", "Pages that the background sweep checked, each time that it did.",
             static_cast<double>(stats.pages_swept));
     counter("page_digest_failures_total",
-            "Pages, in steps rows, that were found to hold other bytes than were written to them.",
+            "Pages that were found to hold other bytes than were written to them; each once, however many read it.",
             static_cast<double>(stats.digest_failures));
     counter("rows_checked_total", "Rows whose pages were checked before and after a step.",
             static_cast<double>(stats.rows_checked));
-    counter("page_check_failures_total", "Rows that failed a page check.", static_cast<double>(stats.check_failures));
+    counter(
+        "page_check_failures_total",
+        "Rows of steps, handoffs and pages looked at alone that failed a check of tag, owner, position or slot, or of "
+        "what came over the wire; damaged bytes in a pool are counted apart.",
+        static_cast<double>(stats.check_failures));
     counter("integrity_recomputes_total", "Sequences that went back to be computed again after a failed page check.",
             static_cast<double>(stats.integrity_recomputes));
     counter("audited_pages_freed_total", "Quarantined pages that an audit took into service again.",

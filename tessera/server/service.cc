@@ -380,6 +380,7 @@ std::string Service::server_info_json() const {
     json.key("kv").string(ops::kv_format_name(info.kv_format)).key("page_size").integer(info.page_size);
     json.key("pages").integer(info.pages).key("context_tokens_max").integer(info.context_tokens_max);
     json.key("kv_integrity").string(kv_cache::integrity_level_name(info.integrity));
+    json.key("kv_sweep_pages_per_second").integer(info.sweep_pages_per_second);
     json.key("running_max").integer(info.running_max).key("running").integer(stats.running);
     json.key("waiting").integer(stats.waiting).key("pages_free").integer(stats.pages_free);
     json.key("pages_leased").integer(stats.pages_leased).key("pages_cached").integer(stats.pages_cached);

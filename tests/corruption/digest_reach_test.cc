@@ -16,6 +16,7 @@ namespace {
 using kv_cache::IntegrityLevel;
 using kv_cache::PageId;
 using kv_cache::PageState;
+using kv_transfer::wire::MessageType;
 using testing::ElementsAreArray;
 using testing::IsEmpty;
 
@@ -69,100 +70,140 @@ TEST_P(DigestReach, WhatCameOfADamagedPrivateCopyIsNotCached) {
   }
 }
 
-// The decode engine runs the sequence, and prefill, which has not heard so, finds that it read damage.
-TEST_P(DigestReach, WhatPrefillFindsAfterCommitEndsTheSequenceOnTheDecodeEngine) {
-  HarnessOptions options =
-      harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
-  options.pages = 320;
-  options.integrity.sweep_pages_per_second = 1000;
-  ServingHarness harness(options);
-  constexpr std::size_t kTypeOffset = 6;
-  constexpr std::byte kDone{7};
-  bool losing = true;
-  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
-    if (!losing || message[kTypeOffset] != kDone) harness.transport().deliver(from, to, std::move(message));
-  });
-  const auto id = harness.submit(make_prompt(1, 22), 1200);
-  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(id).size() >= 3; }));
-  auto& pool = harness.first().loop().pool();
-  PageId page = 0;
-  for (PageId p = 1; p <= pool.counts().total; ++p) {
-    if (pool.lease_count(p) > 0 && pool.position(p) == 2) page = p;
+// All its pages were proved, after prefill had read them for the last time: what becomes of them while the decode
+// engine has not said that it is done, or even has not committed, is in nothing that anybody reads.
+TEST_P(DigestReach, WhatBecomesOfPagesThatWereProvedBeforeCommitHarmsNobody) {
+  for (const MessageType stalled : {MessageType::kCommit, MessageType::kDone}) {
+    SCOPED_TRACE(static_cast<int>(stalled));
+    HarnessOptions options =
+        harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+    options.integrity.sweep_pages_per_second = 10'000;
+    ServingHarness harness(options);
+    Stall stall(harness, stalled);
+    const auto prompt = make_prompt(1, 22);
+    const auto id = harness.submit(prompt, 30);
+    ASSERT_TRUE(harness.run_until([&] { return stall.dropped() > 0; }));
+    auto& pool = harness.first().loop().pool();
+    const PageId page = chain_page(pool, 2);
+    ASSERT_EQ(pool.state(page), PageState::kLive);
+    ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
+    ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().digest_failures == 1; }));
+    stall.end();
+    harness.run_until_ended();
+    EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 30)));
+    EXPECT_EQ(harness.first().loop().stats().handoffs_done, 1);
+    expect_balance(harness);
   }
-  ASSERT_NE(page, 0);
-  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
-  ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().digest_failures == 1; }));
-  ASSERT_FALSE(harness.heard(id).ended());
-  losing = false;
-  harness.run_until_ended();
-  expect_corrupted(harness.heard(id));
-  EXPECT_LT(harness.heard(id).tokens.size(), 1200u);
-  EXPECT_EQ(harness.first().loop().stats().handoffs_done, 0);
-  expect_balance(harness);
 }
 
-// Verdicts of a device that failed: all ones.
+// Fails in its next check of bytes: verdicts are all ones, from then on, and it says that it failed or does not.
 class FailingDevice final : public tests::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {
     ForwardingBackend::check_digests(stream, params);
-    if (!answers_ones) return;
+    if (!failing) return;
     ++answers;
     const auto bytes = static_cast<std::size_t>(params.count) * sizeof(ops::RowVerdict);
     std::memset(static_cast<void*>(params.verdicts), 0xff, bytes);
   }
   base::Status health() const override {
-    return says_so ? base::internal_error("the device is gone") : ForwardingBackend::health();
+    return says_so && answers > 0 ? base::internal_error("the device is gone") : ForwardingBackend::health();
   }
-  bool answers_ones = false;
+  bool failing = false;
   bool says_so = false;
   int answers = 0;
 };
 
 TEST_P(DigestReach, VerdictsOfADeviceThatFailedNameNoPage) {
   const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
-  for (const bool says_so : {false, true}) {
-    SCOPED_TRACE(says_so);
-    FailingDevice device(*reference);
-    HarnessOptions options =
-        harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
-    options.backend = &device;
-    ServingHarness harness(options);
-    device.answers_ones = true;
-    device.says_so = says_so;
-    const auto id = harness.submit(make_prompt(1, 22), 6);
-    harness.run_until_ended();
-    EXPECT_GT(device.answers, 0);
-    expect_corrupted(harness.heard(id));
-    EXPECT_EQ(harness.first().loop().stats().digest_failures, 0);
-    device.answers_ones = device.says_so = false;
-    expect_balance(harness);
-  }
+  FailingDevice device(*reference);
+  HarnessOptions options =
+      harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+  options.backend = &device;
+  ServingHarness harness(options);
+  device.failing = true;
+  const auto id = harness.submit(make_prompt(1, 22), 6);
+  harness.run_until_ended();
+  EXPECT_GT(device.answers, 0);
+  expect_corrupted(harness.heard(id));
+  EXPECT_EQ(harness.first().loop().stats().digest_failures, 0);
+  expect_balance(harness);
 }
 
 TEST_P(DigestReach, ADeviceThatSaysThatItFailedCondemnsNoPage) {
+  for (const bool swept : {false, true}) {
+    SCOPED_TRACE(swept);
+    const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
+    FailingDevice device(*reference);
+    HarnessOptions options =
+        harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+    options.backend = &device;
+    options.integrity.sweep_pages_per_second = swept ? 10'000 : 0;
+    ServingHarness harness(options);
+    const auto prompt = make_prompt(1, 22);
+    harness.submit(prompt, 2);
+    harness.run_until_ended();
+    device.failing = device.says_so = true;
+    if (!swept) {
+      const auto hit = harness.submit(prompt, 6);
+      harness.run_until_ended();
+      ASSERT_TRUE(harness.heard(hit).failed.has_value());
+      EXPECT_EQ(harness.heard(hit).failed->code(), base::StatusCode::kInternal);
+    }
+    ASSERT_TRUE(harness.run_until([&] { return device.answers > 0; }));
+    harness.turn();
+    const request::EngineStats stats = harness.first().loop().stats();
+    EXPECT_EQ(stats.digest_failures, 0);
+    EXPECT_EQ(stats.check_failures, 0);
+    EXPECT_EQ(stats.pages_quarantined, 0);
+    EXPECT_EQ(stats.pages_cached, 5);
+  }
+}
+
+// Counts the pages whose bytes are read.
+class CountingDevice final : public tests::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {
+    pages += params.count;
+    ForwardingBackend::check_digests(stream, params);
+  }
+  std::int64_t pages = 0;
+};
+
+TEST_P(DigestReach, APageThatManyHitInOneTurnIsReadOnce) {
   const std::unique_ptr<ops::Backend> reference = backends::cpu::make_reference_backend();
-  FailingDevice device(*reference);
+  CountingDevice device(*reference);
   HarnessOptions options =
       harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
   options.backend = &device;
-  options.integrity.sweep_pages_per_second = 10'000;
   ServingHarness harness(options);
-  const auto prompt = make_prompt(1, 22);
-  harness.submit(prompt, 2);
+  auto& pool = harness.first().loop().pool();
+  const auto common = make_prompt(1, 16);
+  harness.submit(common, 2);
   harness.run_until_ended();
-  device.answers_ones = device.says_so = true;
-  const std::int64_t swept = harness.first().loop().stats().pages_swept;
-  ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().pages_swept > swept + 10; }));
-  // No hit is trusted.
-  const auto hit = harness.submit(prompt, 6);
-  harness.run_until_ended();
-  EXPECT_EQ(harness.heard(hit).report.cached_tokens, 0);
-  EXPECT_THAT(harness.heard(hit).ids(), ElementsAreArray(harness.expected(prompt, 6)));
-  EXPECT_EQ(harness.first().loop().stats().digest_failures, 0);
-  EXPECT_EQ(harness.first().loop().stats().check_failures, 0);
-  EXPECT_EQ(harness.first().loop().stats().pages_quarantined, 0);
+  ASSERT_EQ(pool.counts().cached, 4);
+  for (const bool damaged : {false, true}) {
+    SCOPED_TRACE(damaged);
+    if (damaged) {
+      ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], chain_page(pool, 2), 1));
+    }
+    device.pages = 0;
+    std::vector<std::vector<std::int32_t>> prompts;
+    std::vector<request::SequenceId> ids;
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      prompts.push_back(make_prompt_after(common, 10 + i, 1));
+      ids.push_back(harness.submit(prompts.back(), 2));
+    }
+    ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().running == 6; }));
+    EXPECT_EQ(device.pages, 4);
+    harness.run_until_ended();
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_THAT(harness.heard(ids[i]).ids(), ElementsAreArray(harness.expected(prompts[i], 2)));
+      EXPECT_EQ(harness.heard(ids[i]).report.cached_tokens, damaged ? 8 : 16);
+    }
+  }
   expect_balance(harness);
 }
 

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/corruption/injector.h"
@@ -17,6 +20,7 @@ namespace {
 using kv_cache::IntegrityLevel;
 using kv_cache::PageId;
 using kv_cache::PageState;
+using kv_transfer::wire::MessageType;
 using testing::ElementsAreArray;
 
 // Every row of `sites` is one flip in one run: the victim ends without a token of the step, nobody else notices.
@@ -81,8 +85,8 @@ class DigestStep : public testing::TestWithParam<Setting> {
     }
     const request::EngineStats stats = engine_of(harness, setting.where).loop().stats();
     EXPECT_EQ(stats.digest_failures, 1);
-    EXPECT_EQ(stats.check_failures, 1);
-    EXPECT_GT(stats.pages_quarantined, 0);
+    EXPECT_EQ(stats.check_failures, 0);
+    EXPECT_EQ(stats.pages_quarantined, 1);  // The one that was damaged.
     const auto again = harness.submit(prompts[1], 9);
     harness.run_until_ended();
     EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(right));
@@ -133,7 +137,7 @@ TEST_P(DigestStep, IsMadeUpForByComputingAgain) {
     EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 20)));
     EXPECT_EQ(harness.heard(id).report.integrity_recomputes, 1);
   }
-  EXPECT_EQ(engine_of(harness, setting.where).loop().stats().digest_failures, 2);
+  EXPECT_EQ(engine_of(harness, setting.where).loop().stats().digest_failures, 1);
   expect_balance(harness);
 }
 
@@ -170,7 +174,10 @@ TEST_P(DigestStep, EveryReaderOfASharedPageIsStopped) {
       EXPECT_EQ(harness.heard(readers[i]).tokens.size(), emitted[i]);
     }
     EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 20)));
-    EXPECT_EQ(engine_of(harness, setting.where).loop().stats().digest_failures, another_fault ? 1 : 2);
+    EXPECT_EQ(engine_of(harness, setting.where).loop().stats().digest_failures, 1);
+    // The readers' own pages are to blame for nothing, unless the page table was wrong.
+    const std::int64_t quarantined = engine_of(harness, setting.where).loop().stats().pages_quarantined;
+    EXPECT_EQ(quarantined > 1, another_fault);
     const auto again = harness.submit(with(2), 20);
     harness.run_until_ended();
     EXPECT_THAT(harness.heard(again).ids(), ElementsAreArray(harness.expected(with(2), 20)));
@@ -253,6 +260,61 @@ TEST_P(NoFalseAlarm, UnderPressure) {
   }
   EXPECT_GT(harness.preemptions(), 0);
   EXPECT_GT(harness.first().loop().stats().prefix_hit_tokens, 0);
+  expect_no_alarm(harness);
+}
+
+// Clients that leave at any time, also while pages are on their way; pages that come back behind the fence, or when the
+// cache is flushed, and are somebody else's at once.
+TEST_P(NoFalseAlarm, WhereClientsLeaveAndCachesAreFlushed) {
+  HarnessOptions small = options();
+  small.pages = 20;
+  small.prefill_pages = 20;
+  ServingHarness harness(small);
+  auto& decode = harness.decode().loop();
+  const auto common = make_prompt(99, 12);
+  std::map<request::SequenceId, std::vector<std::int32_t>> staying;
+  std::int64_t fenced = 0;  // The most pages that waited for their fence.
+  // The peers' word that they write nothing more comes late.
+  std::vector<std::function<void()>> held;
+  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+    const MessageType type = type_of(message);
+    std::function<void()> deliver = [&harness, from, to, message = std::move(message)] {
+      harness.transport().deliver(from, to, message);
+    };
+    if (type == MessageType::kAbort || type == MessageType::kAbortAck) {
+      held.push_back(std::move(deliver));
+    } else {
+      deliver();
+    }
+  });
+  const auto deliver_held = [&] {
+    for (const auto& deliver : std::exchange(held, {})) deliver();
+  };
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    const auto prompt =
+        make_prompt_after(i % 3 == 0 ? common : make_prompt(i, 5), 100 + i, 4 + static_cast<int>(i % 5));
+    const auto id = harness.submit(prompt, 8);
+    if (i % 2 == 0) staying[id] = prompt;
+    // Leaves as it waits, computes or is sent; some as they are received.
+    for (std::uint64_t turn = 0; turn < 1 + i % 5; ++turn) harness.turn();
+    if (i % 4 == 1) {
+      harness.run_until([&] { return decode.stats().handing_over > 0 || harness.heard(id).tokens.size() > 1; });
+    }
+    if (i % 2 == 1) harness.abort(id);
+    if (i % 5 == 4) harness.router().flush_prefix_cache();
+    harness.turn();
+    fenced = std::max(fenced, decode.pool().awaiting_fence());
+    if (i % 3 == 0) deliver_held();
+  }
+  harness.transport().set_filter({});
+  deliver_held();
+  harness.run_until_ended();
+  for (const auto& [id, prompt] : staying) {
+    EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 8)));
+  }
+  if (harness.split()) {
+    EXPECT_GT(fenced, 0);
+  }
   expect_no_alarm(harness);
 }
 

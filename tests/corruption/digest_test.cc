@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "tests/corruption/injector.h"
@@ -15,6 +16,7 @@ namespace {
 using kv_cache::IntegrityLevel;
 using kv_cache::PageId;
 using kv_cache::PageState;
+using kv_transfer::wire::MessageType;
 using testing::ElementsAreArray;
 
 class Sweep : public testing::TestWithParam<Setting> {
@@ -27,6 +29,30 @@ class Sweep : public testing::TestWithParam<Setting> {
     return options;
   }
   engine::Engine& engine(ServingHarness& harness) const { return engine_of(harness, GetParam().where); }
+
+  // What holds up the sequences of a prefill engine, which otherwise has one only for as long as its prompt takes:
+  // their offers, or the answers. For other engines, nothing that is ever sent.
+  static std::vector<MessageType> stalls() {
+    if (GetParam().where == Where::kPrefill) return {MessageType::kOffer, MessageType::kAccept};
+    return {MessageType::kReject};
+  }
+  // Turns until each has been read by so many steps of the engine that the sweep is about, and still is held.
+  static void until_read(ServingHarness& harness, const std::vector<request::SequenceId>& ids) {
+    const bool sent = GetParam().where == Where::kPrefill;
+    ASSERT_TRUE(harness.run_until([&] {
+      return std::ranges::all_of(ids, [&](auto id) { return harness.tokens_so_far(id).size() >= (sent ? 1 : 5); }) &&
+             (!sent || harness.first().loop().stats().handing_over == std::ssize(ids));
+    }));
+  }
+  // A page of which the position, and who has it, are right.
+  template <typename Condition>
+  static PageId find_page(const kv_cache::PagePool& pool, Condition condition) {
+    PageId found = 0;
+    for (PageId page = 1; page <= pool.counts().total; ++page) {
+      if (condition(page)) found = page;
+    }
+    return found;
+  }
 
   // Turns until the sweep has found it; fails when that takes longer than one sweep and the portion before it.
   void expect_found_within_a_sweep(ServingHarness& harness) {
@@ -43,29 +69,32 @@ class Sweep : public testing::TestWithParam<Setting> {
 INSTANTIATE_TEST_SUITE_P(Engines, Sweep, testing::ValuesIn(settings()), setting_name);
 
 TEST_P(Sweep, FindsEveryFlipInALivePage) {
-  if (GetParam().where == Where::kPrefill) return;  // Its sequences are gone when their prompt is computed.
-  for (const ByteSite& site : sites_of(options(), GetParam().where)) {
-    SCOPED_TRACE(site.name);
-    ServingHarness harness(options());
-    const auto prompt = make_prompt(1, 13);
-    const auto neighbour_prompt = make_prompt(2, 9);
-    const auto victim = harness.submit(prompt, 110);
-    const auto neighbour = harness.submit(neighbour_prompt, 110);
-    ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(victim).size() >= 5; }));
-    // The last page that is not full: its first slot.
-    auto& pool = engine(harness).loop().pool();
-    PageId page = 0;
-    for (PageId id = 1; id <= pool.counts().total; ++id) {
-      if (pool.state(id) == PageState::kLive && pool.current_lease(id).owner == kv_cache::owner_of_sequence(victim))
-        page = id;
+  const std::int32_t tokens = GetParam().where == Where::kPrefill ? 12 : 110;
+  for (const MessageType stalled : stalls()) {
+    for (const ByteSite& site : sites_of(options(), GetParam().where)) {
+      SCOPED_TRACE(testing::Message() << site.name << ", without message " << static_cast<int>(stalled));
+      ServingHarness harness(options());
+      Stall stall(harness, stalled);
+      const auto prompt = make_prompt(1, 13);
+      const auto neighbour_prompt = make_prompt(2, 9);
+      const auto victim = harness.submit(prompt, tokens);
+      const auto neighbour = harness.submit(neighbour_prompt, tokens);
+      until_read(harness, {victim, neighbour});
+      // The last page that is not full: its first slot.
+      auto& pool = engine(harness).loop().pool();
+      const PageId page = find_page(pool, [&](PageId id) {
+        return pool.state(id) == PageState::kLive &&
+               pool.current_lease(id).owner == kv_cache::owner_of_sequence(victim);
+      });
+      ASSERT_NE(page, 0);
+      ASSERT_TRUE(flip(pool, site, page, 0));
+      expect_found_within_a_sweep(harness);
+      stall.end();
+      harness.run_until_ended();
+      expect_corrupted(harness.heard(victim));
+      EXPECT_THAT(harness.heard(neighbour).ids(), ElementsAreArray(harness.expected(neighbour_prompt, tokens)));
+      expect_balance(harness);
     }
-    ASSERT_NE(page, 0);
-    ASSERT_TRUE(flip(pool, site, page, 0));
-    expect_found_within_a_sweep(harness);
-    harness.run_until_ended();
-    expect_corrupted(harness.heard(victim));
-    EXPECT_THAT(harness.heard(neighbour).ids(), ElementsAreArray(harness.expected(neighbour_prompt, 110)));
-    expect_balance(harness);
   }
 }
 
@@ -94,34 +123,33 @@ TEST_P(Sweep, FindsEveryFlipInACachedPageOfAnIdleEngine) {
 }
 
 TEST_P(Sweep, EveryHolderOfASharedPageEnds) {
-  if (GetParam().where == Where::kPrefill) return;
-  ServingHarness harness(options());
-  const auto common = make_prompt(1, 16);
-  harness.submit(common, 2);
-  harness.run_until_ended();
-  auto first_prompt = common;
-  first_prompt.push_back(3);
-  auto second_prompt = common;
-  second_prompt.push_back(4);
-  const auto stranger_prompt = make_prompt(7, 11);
-  const auto first = harness.submit(first_prompt, 90);
-  const auto second = harness.submit(second_prompt, 90);
-  const auto stranger = harness.submit(stranger_prompt, 30);
-  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(second).size() >= 5; }));
-  auto& pool = engine(harness).loop().pool();
-  PageId page = 0;
-  for (PageId id = 1; id <= pool.counts().total; ++id) {
-    if (pool.state(id) == PageState::kShared) page = id;
+  const std::int32_t tokens = GetParam().where == Where::kPrefill ? 12 : 90;
+  for (const MessageType stalled : stalls()) {
+    SCOPED_TRACE(static_cast<int>(stalled));
+    ServingHarness harness(options());
+    const auto common = make_prompt(1, 16);
+    harness.submit(common, 2);
+    harness.run_until_ended();
+    Stall stall(harness, stalled);
+    const auto stranger_prompt = make_prompt(7, 11);
+    const auto first = harness.submit(make_prompt_after(common, 3, 1), tokens);
+    const auto second = harness.submit(make_prompt_after(common, 4, 1), tokens);
+    const auto stranger = harness.submit(stranger_prompt, 12);
+    until_read(harness, {first, second, stranger});
+    auto& pool = engine(harness).loop().pool();
+    const PageId page = find_page(pool, [&](PageId id) { return pool.state(id) == PageState::kShared; });
+    ASSERT_NE(page, 0);
+    ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
+    expect_found_within_a_sweep(harness);
+    stall.end();
+    harness.run_until_ended();
+    expect_corrupted(harness.heard(first));
+    expect_corrupted(harness.heard(second));
+    EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 12)));
+    EXPECT_EQ(engine(harness).loop().stats().digest_failures, 1);
+    EXPECT_EQ(engine(harness).loop().stats().pages_quarantined, 1);
+    expect_balance(harness);
   }
-  ASSERT_NE(page, 0);
-  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
-  expect_found_within_a_sweep(harness);
-  harness.run_until_ended();
-  expect_corrupted(harness.heard(first));
-  expect_corrupted(harness.heard(second));
-  EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 30)));
-  EXPECT_EQ(engine(harness).loop().stats().digest_failures, 1);
-  expect_balance(harness);
 }
 
 TEST_P(Sweep, TheOnlyPageInUseIsLookedAt) {
@@ -137,24 +165,26 @@ TEST_P(Sweep, TheOnlyPageInUseIsLookedAt) {
 
 // What it emitted may be wrong: to compute on from there would not be exact.
 TEST_P(Sweep, WhoMayHaveReadDamageEndsEvenWhereOthersAreComputedAgain) {
-  if (GetParam().where == Where::kPrefill) return;
+  const std::int32_t tokens = GetParam().where == Where::kPrefill ? 12 : 110;
   HarnessOptions recomputing = options();
   recomputing.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
-  ServingHarness harness(recomputing);
-  const auto victim = harness.submit(make_prompt(1, 13), 110);
-  ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(victim).size() >= 5; }));
-  auto& pool = engine(harness).loop().pool();
-  PageId page = 0;
-  for (PageId id = 1; id <= pool.counts().total; ++id) {
-    if (pool.lease_count(id) > 0 && pool.position(id) == 1) page = id;
+  for (const MessageType stalled : stalls()) {
+    SCOPED_TRACE(static_cast<int>(stalled));
+    ServingHarness harness(recomputing);
+    Stall stall(harness, stalled);
+    const auto victim = harness.submit(make_prompt(1, 13), tokens);
+    until_read(harness, {victim});
+    auto& pool = engine(harness).loop().pool();
+    const PageId page = find_page(pool, [&](PageId id) { return pool.lease_count(id) > 0 && pool.position(id) == 1; });
+    ASSERT_NE(page, 0);
+    ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
+    expect_found_within_a_sweep(harness);
+    stall.end();
+    harness.run_until_ended();
+    expect_corrupted(harness.heard(victim));
+    EXPECT_EQ(engine(harness).loop().stats().integrity_recomputes, 0);
+    expect_balance(harness);
   }
-  ASSERT_NE(page, 0);
-  ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
-  expect_found_within_a_sweep(harness);
-  harness.run_until_ended();
-  expect_corrupted(harness.heard(victim));
-  EXPECT_EQ(engine(harness).loop().stats().integrity_recomputes, 0);
-  expect_balance(harness);
 }
 
 TEST_P(Sweep, FindsADamagedRecordOfAnIdlePage) {
@@ -281,12 +311,10 @@ TEST_P(Handoff, DamageAfterTheReceiverStoredIsFoundByTheFirstStep) {
     const auto prompt = make_prompt(1, 22);
     auto& pool = harness.decode().loop().pool();
     // The Commit waits until the damage is done.
-    constexpr std::size_t kTypeOffset = 6;
-    constexpr std::byte kCommit{6};
     std::vector<std::vector<std::byte>> held;
     bool holding = true;
     harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
-      if (holding && message[kTypeOffset] == kCommit) {
+      if (holding && type_of(message) == MessageType::kCommit) {
         held.push_back(std::move(message));
       } else {
         harness.transport().deliver(from, to, std::move(message));

@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tessera/kv_transfer/wire.h"
 #include "tests/corruption/page_bytes.h"
 #include "tests/serving/serving_harness.h"
 
@@ -60,6 +64,32 @@ inline std::vector<ByteSite> sites_of(const HarnessOptions& options, Where where
   ServingHarness scene(options);
   return byte_sites(engine_of(scene, where).loop().pool().layout());
 }
+
+// Of a message between engines (docs/kv_page.md).
+inline kv_transfer::wire::MessageType type_of(std::span<const std::byte> message) {
+  constexpr std::size_t kTypeOffset = 6;
+  return static_cast<kv_transfer::wire::MessageType>(message[kTypeOffset]);
+}
+
+// Drops all messages of a type until it is told to let them pass; what they are for, the engines send again.
+class Stall {
+ public:
+  Stall(ServingHarness& harness, kv_transfer::wire::MessageType type) {
+    harness.transport().set_filter([&harness, type, this](auto from, auto to, std::vector<std::byte> message) {
+      if (stalled_ && type_of(message) == type) {
+        ++dropped_;
+        return;
+      }
+      harness.transport().deliver(from, to, std::move(message));
+    });
+  }
+  void end() { stalled_ = false; }
+  int dropped() const { return dropped_; }
+
+ private:
+  bool stalled_ = true;
+  int dropped_ = 0;
+};
 
 inline void expect_balance(ServingHarness& harness) {
   harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined,

@@ -154,6 +154,8 @@ def check_bad_flags(tessera, model):
          ["--decode-kv-cache-dtype", "no conversion from fp8_e4m3 to bf16; possible: fp8_e4m3"]),
         (["--backend", "reference", "--prefill-kv-cache-dtype", "f32"],
          ["no conversion from f32 to fp8_e4m3; possible: f32, bf16"]),
+        (["--kv-sweep-pages-per-second", "64"],
+         ["--kv-sweep-pages-per-second needs --kv-integrity digest or digest-step"]),
         (["--device", "tpu"], ["--device"]),
         (["--device", "cuda", "--backend", "reference"], ["--backend", "--device"]),
         (["--no-such-flag"], ["--no-such-flag"]),

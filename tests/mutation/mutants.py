@@ -103,7 +103,7 @@ SITES = [
     Site(CHECKER, "if («found.failed_checks == 0») continue;", ("true", "r > 0 || found.failed_checks == 0")),
     Site(CHECKER, "for (std::size_t first = 0; «first < entries_.size()»;", ("first + 1 < entries_.size()",)),
     Site(INTEGRITY, "if («failed(verdicts[i])» &&", ("false", "i > 0 && failed(verdicts[i])")),
-    Site(INTEGRITY, "const std::size_t proved = «prove(prefix, \"prefix hit\")»;", ("prefix.size()",)),
+    Site(INTEGRITY, "while (begin < end && «proved_.contains(prefix[begin].tag)») ++begin;", ("true", "false")),
     Site(ENDS, "if («bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest») mark_readers", ("false",)),
     Site(STEP, "if («has(kv_cache::IntegrityLevel::kDigest)») digest_written", ("false",)),
     Site(STORER, "if («options_.integrity >= kv_cache::IntegrityLevel::kDigest») {", ("false",)),
