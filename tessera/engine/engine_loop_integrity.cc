@@ -1,6 +1,7 @@
 // Where an engine looks at the bytes of pages outside of steps: at a prefix hit, before a prompt is cached, before it
 // is computed again, and in the background.
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "tessera/base/arithmetic.h"
@@ -36,10 +37,13 @@ bool EngineLoop::names_damaged_page(const Sequence& sequence, const ops::RowVerd
 std::size_t EngineLoop::prove(std::span<const kv_cache::Lease> pages, const char* where) {
   const std::span<const ops::RowVerdict> verdicts = check_bytes(pages);
   if (!parts_.backend.health().ok()) return 0;
+  std::vector<std::size_t> bad;
   for (std::size_t i = 0; i < pages.size(); ++i) {
-    // Its lease may have ended before, or with a page above it that was condemned just now.
-    if (failed(verdicts[i]) && pool_->is_current(pages[i])) condemn(pages[i].page, verdicts[i], where);
+    if (failed(verdicts[i]) && pool_->is_current(pages[i])) bad.push_back(i);
   }
+  // Those below first: what is below a condemned page leaves the cache with it, and may be free then.
+  std::ranges::sort(bad, std::greater{}, [&](std::size_t i) { return pool_->position(pages[i].page); });
+  for (const std::size_t i : bad) condemn(pages[i].page, verdicts[i], where);
   return static_cast<std::size_t>(std::ranges::find_if(verdicts, failed) - verdicts.begin());
 }
 

@@ -184,17 +184,15 @@ void SequencePages::quarantine_page(const Lease& lease, kv_cache::QuarantineCaus
 
 // Bytes that are not what was written, in a page whose tag, owner and position are right, are that page's fault alone.
 // So is a lease that ended with a quarantine, where the device's record is the one that the host wrote then: another
-// holder, or somebody who looked at idle pages, has found the page already, and nothing contradicts the host. (Where it
-// was to write to such a page, its slot failed, too, and that alone could be a fault of more.)
+// holder, or somebody who looked at idle pages, has found the page already, and nothing contradicts the host.
 //
 // To give back the other pages is exact. The step's tokens and rows are thrown away; a page of the sequence's own goes
 // to the free list, from which nobody reads it before it is written anew, under a digest that begins anew; one that the
 // cache keeps was put there after checks of its own, and is proved again at the next hit.
 bool SequencePages::blames_one_page(const Sequence& sequence, const ops::RowVerdict& verdict) const {
   if (kv_cache::is_byte_damage(verdict)) return true;
-  constexpr std::uint32_t kRecord = ops::kCheckTag | ops::kCheckOwner | ops::kCheckPosition;
   const std::int64_t j = verdict.logical_page;
-  if ((verdict.failed_checks & ~kRecord) != 0 || j < 0 || j >= std::ssize(sequence.leases)) return false;
+  if (j < 0 || j >= std::ssize(sequence.leases)) return false;
   const Lease& lease = sequence.leases[static_cast<std::size_t>(j)];
   return verdict.page_id == lease.page && !pool_.is_current(lease) && verdict.expected == lease.tag &&
          verdict.found == pool_.current_lease(lease.page).tag;

@@ -10,6 +10,7 @@
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/kv_cache/page_table.h"
 #include "tests/support/failing_backend.h"
+#include "tests/support/fault_access.h"
 
 namespace tessera::kv_cache {
 namespace {
@@ -136,6 +137,13 @@ TEST_F(DigestCheckerTest, PagesAloneAreJudgedEachForItself) {
   EXPECT_EQ(verdicts[3].page_id, first[1].page);
   EXPECT_NE(verdicts[3].found, verdicts[3].expected);
   *row_bytes(1, 1, first[1].page, 3) ^= std::byte{1};
+
+  // Whose page it is comes first, and is told of the same place.
+  fault_injection::Access::tags(*pool_)[first[1].page] ^= 2;
+  verdicts = check_pages(all);
+  EXPECT_EQ(verdicts[3].failed_checks, ops::kCheckTag);
+  EXPECT_EQ(verdicts[3].logical_page, 1);
+  fault_injection::Access::tags(*pool_)[first[1].page] ^= 2;
 
   // Past the sequence's end anything may lie.
   *row_bytes(0, 0, first[2].page, 2) ^= std::byte{1};

@@ -96,6 +96,36 @@ TEST_P(DigestReach, WhatBecomesOfPagesThatWereProvedBeforeCommitHarmsNobody) {
   }
 }
 
+// Who has read none of the damage is computed again where that is wanted: at digest-step all, as what was read was
+// proved right; at digest, who waits for the rest of its pages.
+TEST_P(DigestReach, WhoHasReadNoneOfTheDamageIsComputedAgain) {
+  for (const Where where : {Where::kPrefill, Where::kDecode}) {
+    SCOPED_TRACE(static_cast<int>(where));
+    const bool sends = where == Where::kPrefill;
+    HarnessOptions options = harness_options({where, GetParam(), ops::KvFormat::kBF16},
+                                             sends ? IntegrityLevel::kDigestStep : IntegrityLevel::kDigest);
+    options.integrity.sweep_pages_per_second = 10'000;
+    options.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+    ServingHarness harness(options);
+    engine::Engine& engine = engine_of(harness, where);
+    auto& pool = engine.loop().pool();
+    const auto common = make_prompt(1, 16);
+    harness.submit(common, 2);
+    harness.run_until_ended();
+    Stall stall(harness, sends ? MessageType::kOffer : MessageType::kCommit);
+    const auto prompt = make_prompt_after(common, 2, 9);
+    const auto id = harness.submit(prompt, 12);
+    ASSERT_TRUE(harness.run_until([&] { return engine.loop().stats().handing_over == 1 && stall.dropped() > 0; }));
+    ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], chain_page(pool, 2), 1));
+    ASSERT_TRUE(harness.run_until([&] { return engine.loop().stats().digest_failures == 1; }));
+    stall.end();
+    harness.run_until_ended();
+    EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 12)));
+    EXPECT_EQ(harness.heard(id).report.integrity_recomputes, 1);
+    expect_balance(harness);
+  }
+}
+
 // Fails in its next check of bytes: verdicts are all ones, from then on, and it says that it failed or does not.
 class FailingDevice final : public tests::ForwardingBackend {
  public:

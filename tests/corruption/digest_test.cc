@@ -93,6 +93,7 @@ TEST_P(Sweep, FindsEveryFlipInALivePage) {
       harness.run_until_ended();
       expect_corrupted(harness.heard(victim));
       EXPECT_THAT(harness.heard(neighbour).ids(), ElementsAreArray(harness.expected(neighbour_prompt, tokens)));
+      EXPECT_EQ(engine(harness).loop().stats().pages_quarantined, 1);
       expect_balance(harness);
     }
   }
@@ -120,6 +121,21 @@ TEST_P(Sweep, FindsEveryFlipInACachedPageOfAnIdleEngine) {
     EXPECT_THAT(harness.heard(after).ids(), ElementsAreArray(harness.expected(prompt, 6)));
     expect_balance(harness);
   }
+}
+
+// What is below a damaged page leaves the cache with it; if it is damaged itself, it does not come back to be used.
+TEST_P(Sweep, FindsAllDamagedPagesOfAChain) {
+  ServingHarness harness(options());
+  harness.submit(make_prompt(1, 22), 2);
+  harness.run_until_ended();
+  auto& pool = engine(harness).loop().pool();
+  const std::vector<PageId> damaged = {cached_page(pool, 1), cached_page(pool, 3), cached_page(pool, 4)};
+  for (const PageId page : damaged) ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 3));
+  expect_found_within_a_sweep(harness);
+  EXPECT_EQ(engine(harness).loop().stats().digest_failures, 3);
+  for (const PageId page : damaged) EXPECT_EQ(pool.state(page), PageState::kQuarantined);
+  EXPECT_EQ(pool.counts().cached, 1);
+  expect_balance(harness);
 }
 
 TEST_P(Sweep, EveryHolderOfASharedPageEnds) {
