@@ -97,6 +97,7 @@ TEST_F(PageSweepTest, WhatWasMissedIsMadeUpOnlyInPart) {
 }
 
 TEST_F(PageSweepTest, EachPageIsDueOnceARound) {
+  make_pool(3);
   for (int i = 0; i < 3; ++i) live();
   PageSweep sweep(*pool_, 64, seconds(0));
   EXPECT_THAT(pages(sweep.due(seconds(1))), ElementsAre(1, 2, 3));

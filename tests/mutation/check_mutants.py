@@ -20,7 +20,7 @@ import mutants
 
 # The programs, cheapest first, and what of them can notice; a mutant is tried against all until one fails.
 PROGRAMS = {
-    "kv_cache": "VerifierTest.*:DigestChecker*:PrefixCache*:ChainKey*",
+    "kv_cache": "VerifierTest.*:DigestChecker*:PageSweepTest.*:PrefixCache*:ChainKey*",
     "conformance": "*VerifyPages*:*CheckDigests*:*DigestTokens*:*DigestPages*",
     "kv_transfer": "-*Threads*",
     "corruption": "*",
@@ -34,6 +34,7 @@ FIRST = {
     mutants.LOOP: "corruption",
     mutants.ENDS: "corruption",
     mutants.INTEGRITY: "corruption",
+    mutants.SEQUENCE_PAGES: "corruption",
     mutants.HANDOFF: "kv_transfer",
     mutants.RECEIVER: "kv_transfer",
     mutants.STORER: "kv_transfer",

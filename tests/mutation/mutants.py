@@ -11,12 +11,14 @@ PAGES = "tessera/backends/cpu/reference/pages.cc"
 DIGESTS = "tessera/backends/cpu/simd/digests.cc"
 VERIFIER = "tessera/kv_cache/verifier.cc"
 CHECKER = "tessera/kv_cache/digest_checker.cc"
+SWEEP = "tessera/kv_cache/page_sweep.cc"
 PREFIX = "tessera/kv_cache/prefix_cache.cc"
 CHAIN = "tessera/kv_cache/chain_key.cc"
 STEP = "tessera/engine/step_runner.cc"
 LOOP = "tessera/engine/engine_loop.cc"
 INTEGRITY = "tessera/engine/engine_loop_integrity.cc"
 ENDS = "tessera/engine/engine_loop_ends.cc"
+SEQUENCE_PAGES = "tessera/engine/sequence_pages.cc"
 HANDOFF = "tessera/kv_transfer/handoff.cc"
 RECEIVER = "tessera/kv_transfer/receiver.cc"
 STORER = "tessera/kv_transfer/chunk_storer.cc"
@@ -102,9 +104,35 @@ SITES = [
     Site(CHECKER, "«verdicts[r].failed_checks == 0» ? base::ceil_div", ("true",)),
     Site(CHECKER, "if («found.failed_checks == 0») continue;", ("true", "r > 0 || found.failed_checks == 0")),
     Site(CHECKER, "for (std::size_t first = 0; «first < entries_.size()»;", ("first + 1 < entries_.size()",)),
+    Site(CHECKER, ".kv_len = «std::max(filled, 1)»,", ("1",)),
+    Site(CHECKER, ".first_logical_page = «std::max(pool.position(lease.page), 0)»})", ("0",)),
+    Site(CHECKER, "if («is_byte_damage(verdict)») verdict.logical_page", ("true", "false")),
+    Site(CHECKER, "for (std::size_t done = 0; «done < leases.size()»;)", ("done < std::min<std::size_t>(leases.size(), 1)",)),
+    Site(SWEEP, "return «state == PageState::kLive» ||", ("false",)),
+    Site(SWEEP, "|| «state == PageState::kShared» ||", ("false",)),
+    Site(SWEEP, "|| «state == PageState::kCached»;", ("false",)),
+    Site(SWEEP, "«now < next_») return pages;", ("false",)),
+    Site(SWEEP, "«unseen > 0» &&", ("unseen > 1",)),
+    Site(SWEEP, "if («is_in_use(state)») --unseen;", ("true", "may_be_read(state)")),
+    Site(SWEEP, "last_ = «last_ >= counts.total» ?", ("last_ + 1 >= counts.total",)),
+    Site(INTEGRITY, "if («!kv_cache::is_byte_damage(verdict)» ||", ("false",)),
+    Site(INTEGRITY, "return lease.page == verdict.page_id && «pool_->is_current(lease)»;", ("true",)),
+    Site(INTEGRITY, "if («!parts_.backend.health().ok()») return 0;", ("false",)),
     Site(INTEGRITY, "if («failed(verdicts[i])» &&", ("false", "i > 0 && failed(verdicts[i])")),
+    Site(INTEGRITY, "while (end < prefix.size() && «pool_->is_current(prefix[end])») ++end;", ("true",)),
     Site(INTEGRITY, "while (begin < end && «proved_.contains(prefix[begin].tag)») ++begin;", ("true", "false")),
-    Site(ENDS, "if («bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest») mark_readers", ("false",)),
+    Site(INTEGRITY, "copies.empty() || «prove(copies, \"prompt to be cached\") == copies.size()»;", ("true",)),
+    Site(INTEGRITY, "const bool bytes = «kv_cache::is_byte_damage(verdicts[i])»;", ("false",)),
+    Site(ENDS, "if («bytes && config_.integrity.level == kv_cache::IntegrityLevel::kDigest») mark_readers", ("false", "bytes")),
+    Site(ENDS, "if («sequence.state == SequenceState::kReceiving») continue;", ("false",)),
+    Site(ENDS, "if («sender_->state(sequence.send_id) == kv_transfer::SendState::kAwaitingCommit») continue;", ("false",)),
+    Site(ENDS, "recomputes() && !sequence.aborted && «!sequence.read_damage»;", ("true",)),
+    Site(LOOP, "if («may_cache_prompt(sequence)») pages_->cache_prompt", ("true",)),
+    Site(LOOP, "if («sequence.read_damage») {", ("false",)),
+    Site(SEQUENCE_PAGES, "if («kv_cache::is_byte_damage(verdict)») return true;", ("false", "true")),
+    Site(SEQUENCE_PAGES, "verdict.page_id == lease.page && «!pool_.is_current(lease)» &&", ("false",)),
+    Site(SEQUENCE_PAGES, "&& !one_page) || «record_is_wrong»)", ("false",)),
+    Site(SEQUENCE_PAGES, "for (std::int64_t j = 0; «cached < whole && j < cached»; ++j)", ("false",)),
     Site(STEP, "if («has(kv_cache::IntegrityLevel::kDigest)») digest_written", ("false",)),
     Site(STORER, "if («options_.integrity >= kv_cache::IntegrityLevel::kDigest») {", ("false",)),
     # ---- What an engine makes of the verdicts. ----
