@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -118,7 +117,7 @@ void Judge::check_logprobs(const Sequence& sequence, const request::TokenEvent& 
                std::ssize(token.top_logprobs) == sampling.top_logprobs;
   std::vector<std::int32_t> best(logits_.size());
   std::iota(best.begin(), best.end(), 0);
-  std::ranges::stable_sort(best, std::greater{}, [&](std::int32_t of) { return logprob(of); });
+  std::ranges::sort(best, {}, [&](std::int32_t of) { return std::pair(-logprob(of), of); });
   for (std::size_t i = 0; right && i < token.top_logprobs.size(); ++i) {
     const request::TokenLogprob& top = token.top_logprobs[i];
     right = top.token == best[i] && std::abs(top.logprob - logprob(top.token)) < kTolerance;

@@ -103,17 +103,19 @@ Scenario make_scenario(Dice& dice, const ScenarioChoices& choices) {
   traffic.tenants = dice.range(1, 3);
   traffic.trees = dice.range(1, 5);
   traffic.abort_share = dice.chance(0.3) ? 0.0 : 0.15;
-  if (faults_in_steps(faults) && dice.chance(0.9)) {
+  if (faults_in_steps(faults) && dice.chance(0.95)) {
     // Full batches, of which one row is to fail and not its neighbours; and room enough for what is in quarantine.
-    for (test_support::OracleEngine& engine : engines) {
-      engine.config.pages += 48;
-      engine.config.running_max = dice.range(8, 20);
-      engine.config.chunked_prefill_size *= 4;
-    }
-    traffic.live_max = dice.range(24, 48);
-    traffic.burst_chance = 0.5;
+    traffic.live_max = dice.range(32, 48);
+    traffic.burst_chance = 0.8;
     traffic.burst_max = dice.range(4, 8);
-    traffic.generated_max += 10;
+    traffic.generated_max = dice.range(40, 60);
+    for (test_support::OracleEngine& engine : engines) {
+      engine.config.running_max = dice.range(10, 20);
+      const std::int64_t tokens = engine.config.running_max * (traffic.prompt_max + traffic.generated_max) / 2;
+      engine.config.pages += 24 + tokens / base.page_size;
+      engine.config.chunked_prefill_size *= 4;
+      engine.config.handoff.prefill_ahead_max = 16;
+    }
   }
   if (shape >= 3 && faults.empty() && dice.chance(0.3)) {
     // What is prefilled queues up for a decode engine's pages.

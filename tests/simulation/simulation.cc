@@ -235,7 +235,7 @@ void Simulation::break_something() {
     if (!allocation_armed_[i]) Access::fail_nth_allocation(pool(i), dice_.range(1, 6));
     allocation_armed_[i] = true;
   }
-  if (options_.choices.faults.has(FaultKind::kRestarts) && dice_.chance(0.0005)) end_engine(engine());
+  if (options_.choices.faults.has(FaultKind::kRestarts) && dice_.chance(0.002)) end_engine(engine());
 }
 
 // The operator's part.

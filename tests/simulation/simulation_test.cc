@@ -20,6 +20,9 @@ const FaultSet kStepFaults = faults({FaultKind::kMapping, FaultKind::kRecords, F
 const FaultSet kAllFaults = faults({FaultKind::kMapping, FaultKind::kRecords, FaultKind::kSlots, FaultKind::kTransport,
                                     FaultKind::kAllocations, FaultKind::kRestarts});
 
+// Nothing of them is a step's, so that batches may be small and runs quick.
+const FaultSet kDisturbances = faults({FaultKind::kTransport, FaultKind::kAllocations, FaultKind::kRestarts});
+
 class SimulationTest : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(base::set_log_level("off").ok()); }
@@ -54,7 +57,7 @@ TEST_F(SimulationTest, ASeedRepeatsItselfAndAnotherOneDoesNot) {
 }
 
 TEST_F(SimulationTest, NothingIsWrongWhereNothingIsBroken) {
-  for (std::uint64_t seed = 1000; seed < 1030; ++seed) run(seed, {}, 250);
+  for (std::uint64_t seed = 1000; seed < 1024; ++seed) run(seed, {}, 250);
   EXPECT_GT(sum_.preemptions_first, 0);
   EXPECT_GT(sum_.preemptions_decode, 0);
   EXPECT_GT(sum_.prefix_hit_tokens, 0);
@@ -76,9 +79,9 @@ TEST_F(SimulationTest, NothingIsWrongWhereNothingIsBroken) {
 }
 
 TEST_F(SimulationTest, EveryKindOfStepFaultIsReachedAndStopsExactlyWhoCouldReadIt) {
-  for (std::uint64_t seed = 2000; seed < 2012; ++seed) run(seed, {.faults = kStepFaults}, 250);
+  for (std::uint64_t seed = 2000; seed < 2009; ++seed) run(seed, {.faults = kStepFaults}, 200);
   for (std::size_t i = 0; i <= static_cast<std::size_t>(StepFault::kSharedPageWritten); ++i) {
-    EXPECT_GT(sum_.stepped.detected[i], 5) << kStepFaultNames[i];
+    EXPECT_GT(sum_.stepped.detected[i], 2) << kStepFaultNames[i];
     // Those of one step are found in it, every one; damaged records too, or nobody came to read them.
     const bool of_one_step = kind_of(static_cast<StepFault>(i)) != FaultKind::kRecords;
     EXPECT_EQ(sum_.stepped.injected[i],
@@ -93,8 +96,8 @@ TEST_F(SimulationTest, EveryKindOfStepFaultIsReachedAndStopsExactlyWhoCouldReadI
 }
 
 TEST_F(SimulationTest, WhoFailsACheckIsComputedAgainExactly) {
-  for (std::uint64_t seed = 2100; seed < 2108; ++seed) {
-    run(seed, {.faults = kStepFaults}, 200, kv_cache::OnIntegrityError::kRecompute);
+  for (std::uint64_t seed = 2100; seed < 2106; ++seed) {
+    run(seed, {.faults = kStepFaults}, 150, kv_cache::OnIntegrityError::kRecompute);
   }
   EXPECT_GT(sum_.judged.recomputes, 50);
   EXPECT_GT(sum_.stepped.rows_failed, 100);
@@ -102,7 +105,7 @@ TEST_F(SimulationTest, WhoFailsACheckIsComputedAgainExactly) {
 }
 
 TEST_F(SimulationTest, AFlippedBitIsFoundBeforeATokenIsEmitted) {
-  for (std::uint64_t seed = 4000; seed < 4008; ++seed) {
+  for (std::uint64_t seed = 4000; seed < 4005; ++seed) {
     run(seed, {.faults = faults({FaultKind::kPayload}), .level = kv_cache::IntegrityLevel::kDigestStep}, 200);
   }
   for (const StepFault fault : {StepFault::kPayload, StepFault::kScale}) {
@@ -112,7 +115,7 @@ TEST_F(SimulationTest, AFlippedBitIsFoundBeforeATokenIsEmitted) {
 }
 
 TEST_F(SimulationTest, AFlippedBitIsFoundWithinOneSweepWhereStepsDoNotLook) {
-  for (std::uint64_t seed = 4100; seed < 4108; ++seed) {
+  for (std::uint64_t seed = 4100; seed < 4105; ++seed) {
     run(seed, {.faults = faults({FaultKind::kPayload}), .level = kv_cache::IntegrityLevel::kDigest}, 200);
   }
   for (const StepFault fault : {StepFault::kPayload, StepFault::kScale}) {
@@ -122,7 +125,8 @@ TEST_F(SimulationTest, AFlippedBitIsFoundWithinOneSweepWhereStepsDoNotLook) {
 }
 
 TEST_F(SimulationTest, WhateverHappensBetweenAndAroundTheEnginesEndsCleanly) {
-  for (std::uint64_t seed = 3000; seed < 3020; ++seed) run(seed, {.faults = kAllFaults}, 250);
+  for (std::uint64_t seed = 3000; seed < 3008; ++seed) run(seed, {.faults = kAllFaults}, 150);
+  for (std::uint64_t seed = 3100; seed < 3120; ++seed) run(seed, {.faults = kDisturbances}, 250);
   for (std::size_t i = 0; i < kWireFaultNames.size(); ++i)
     EXPECT_GT(sum_.messages_disturbed[i], 0) << kWireFaultNames[i];
   EXPECT_GT(sum_.allocations_failed, 0);
