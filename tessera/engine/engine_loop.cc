@@ -23,10 +23,8 @@ Turn EngineLoop::turn() {
     moved |= admit();
     moved |= run_step();
   }
-  if (device_works()) {
-    sweep();
-    moved |= audit_quarantined();
-  }
+  if (device_works()) sweep();
+  if (device_works()) moved |= audit_quarantined();
   const Turn turn = moved ? Turn::kMoved : Turn::kIdle;
   stats_changed_ |= moved;
   outbox_.flush();
@@ -312,6 +310,11 @@ void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
     fail(sequence, base::internal_error("the model gave numbers that are not finite"));
     return;
   }
+  if (sequence.read_damage) {
+    // By a row before this one, damage was found in a page that this one read.
+    end_reader(sequence);
+    return;
+  }
   const bool was_in_prompt = row.start < sequence.prompt_tokens();
   sequence.computed = row.start + row.count;
   ++sequence.report.verified_steps;
@@ -322,7 +325,7 @@ void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
     sequence.started = now;
     if (may_cache_prompt(sequence)) pages_->cache_prompt(sequence);
     if (sequence.read_damage) {
-      fail_read_damage(sequence);
+      end_reader(sequence);
       return;
     }
     if (config_.role == EngineRole::kPrefill && row.draw == Draw::kNothing) {

@@ -108,7 +108,7 @@ class EngineLoop {
   base::Status no_room(std::int32_t integrity_recomputes, base::Status status) const;
   bool recomputes() const { return config_.integrity.on_error == kv_cache::OnIntegrityError::kRecompute; }
   void mark_readers(const kv_cache::Lease& page);
-  void fail_read_damage(Sequence& sequence);
+  void end_reader(Sequence& sequence);
   void preempt(Sequence& sequence);
   void start_again(Sequence& sequence);
   void count_time(Sequence& sequence);

@@ -79,7 +79,8 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
 void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
   const SequenceId id = sequence.spec.id;
   const IntegrityConfig& integrity = config_.integrity;
-  const bool may_recompute = recomputes() && !sequence.aborted && !sequence.read_damage;
+  const bool wrong_already = sequence.read_damage && !sequence.generated.empty();
+  const bool may_recompute = recomputes() && !sequence.aborted && !wrong_already;
   if (may_recompute && config_.role == request::EngineRole::kDecode && sequence.state != SequenceState::kComputing) {
     // The prefill engine holds the sequence until the handoff is done: it hears how this one ended, and computes again
     // or says that the sequence failed. This engine has said nothing of the sequence yet.
@@ -141,14 +142,18 @@ base::Status EngineLoop::no_room(std::int32_t integrity_recomputes, base::Status
   return failed_check();
 }
 
-// Whatever OnIntegrityError says: what it emitted may be wrong.
-void EngineLoop::fail_read_damage(Sequence& sequence) { fail(sequence, failed_check()); }
+// Whoever has read damage and emitted tokens since ends, whatever OnIntegrityError says: they may be wrong.
+void EngineLoop::end_reader(Sequence& sequence) {
+  base::log().error("engine {}: request {} sequence {} has read a page whose bytes are damaged; {} tokens emitted",
+                    info_.id, sequence.spec.request_id, sequence.spec.id, sequence.generated.size());
+  recompute_or_fail(sequence, failed_check());
+}
 
 void EngineLoop::preempt(Sequence& sequence) {
   check_what_was_read(sequence);
   if (sequence.read_damage) {
     // Its pages go before the check that would have failed on them.
-    fail_read_damage(sequence);
+    end_reader(sequence);
     return;
   }
   ++counters_.preemptions;
@@ -165,6 +170,7 @@ void EngineLoop::start_again(Sequence& sequence) {
     return;
   }
   pages_->release(sequence);
+  sequence.read_damage = false;
   sequence.state = SequenceState::kWaiting;
 }
 
@@ -184,6 +190,7 @@ bool EngineLoop::device_works() {
                     table_.size(), failure_.to_string());
   sender_.reset();
   receiver_.reset();
+  parts_.endpoint.reset();  // So peers see that it is gone, and do not wait for its word.
   while (table_.size() > 0) {
     fail(table_.begin()->second, base::internal_error("the engine's device failed; the request was ended"));
   }
@@ -194,7 +201,7 @@ bool EngineLoop::device_works() {
 
 request::EngineStats EngineLoop::stats() const {
   request::EngineStats stats = counters_;
-  stats.failure = failure_.message();
+  stats.device_failed = !failure_.ok();
   for (const auto& [id, sequence] : table_) {
     switch (sequence.state) {
       case SequenceState::kWaiting:
@@ -251,7 +258,9 @@ void EngineLoop::audit_when_idle() {
 
 void EngineLoop::report_audit() {
   audited_ = parts_.clock.now();
-  if (base::Status status = audit(); !status.ok()) {
+  const base::Status status = audit();
+  if (!device_works()) return;
+  if (!status.ok()) {
     ++counters_.audit_failures;
     stats_changed_ = true;
     base::log().error("engine {}: the page accounts do not balance: {}", info_.id, status.to_string());
@@ -265,6 +274,7 @@ bool EngineLoop::audit_quarantined() {
   kv_cache::QuarantineAudit& audit = *quarantine_audit_;
   const kv_cache::AuditProgress progress =
       pool_->audit_quarantined(*stream_, audit, config_.integrity.audit_bytes_per_turn);
+  if (!device_works()) return true;
   counters_.audited_pages_freed += audit.freed - before.freed;
   counters_.audited_pages_kept += audit.kept - before.kept;
   if (progress == kv_cache::AuditProgress::kGoesOn) return true;

@@ -55,7 +55,7 @@ void EngineLoop::end_failed_handoff(Sequence& sequence, const Event& event, cons
   if (event.verdict.has_value()) {
     fail_corrupt(sequence, *event.verdict, "handoff");
   } else if (sequence.read_damage) {
-    fail_read_damage(sequence);  // Whatever else the handoff ended by.
+    end_reader(sequence);  // Whatever else the handoff ended by.
   } else if (is_damage(status)) {
     if (event.found_by == kv_transfer::FoundBy::kHere) ++counters_.check_failures;
     if (recomputes()) check_what_was_read(sequence);
@@ -96,6 +96,12 @@ bool EngineLoop::offer_pending() {
   bool moved = false;
   for (auto pending = pending_handoffs_.begin(); pending != pending_handoffs_.end();) {
     Sequence& sequence = *table_.find(*pending);
+    if (sequence.read_damage) {
+      pending = pending_handoffs_.erase(pending);
+      end_reader(sequence);
+      moved = true;
+      continue;
+    }
     if (sender_->is_ending(sequence.send_id)) {
       // It was computed again faster than the decode engine heard that it has to let go of it.
       ++pending;

@@ -80,6 +80,7 @@ base::Status EngineLoop::allocate() {
   std::int64_t context = model.config().max_position_embeddings;
   if (config_.context_tokens_max > 0) context = std::min(context, config_.context_tokens_max);
   if (config_.pages > 0) context = std::min(context, config_.pages * config_.page_size);
+  context = std::min(context, base::limits::kContextMax / config_.page_size * config_.page_size);
 
   plan_.budget_bytes = config_.memory_budget_bytes;
   const bool counted = config_.weight_memory == WeightMemory::kCounted;

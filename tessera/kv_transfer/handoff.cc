@@ -29,6 +29,8 @@ std::uint64_t in_place(std::uint64_t digest, std::int32_t layer, std::int32_t pa
 }  // namespace
 
 base::Status failed_page_check(const ops::RowVerdict& verdict, const char* doing) {
+  // What a failed device leaves in place of verdicts (ops::Backend::health) says nothing of pages.
+  if (verdict.failed_checks == ~0u) return base::unavailable("a device failed while " + std::string(doing));
   return base::corruption("KV page check failed while " + std::string(doing) + ": checks " +
                           std::to_string(verdict.failed_checks) + ", logical page " +
                           std::to_string(verdict.logical_page));

@@ -121,8 +121,8 @@ struct SequenceHandedOver {
 
 // A snapshot, sent when something changed and at least once a second.
 struct EngineStats {
-  std::string failure;       // Why the engine has ended; empty while it works.
-  std::int64_t waiting = 0;  // Sequences not started.
+  bool device_failed = false;  // The engine has ended; its log says why.
+  std::int64_t waiting = 0;    // Sequences not started.
   std::int64_t running = 0;
   std::int64_t handing_over = 0;
   std::int64_t uncached_prompt_tokens_in_flight = 0;

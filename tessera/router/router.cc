@@ -228,9 +228,8 @@ base::Status Router::readiness() const {
   if (state.mode != State::Mode::kServing) return base::unavailable("draining");
   const base::Nanoseconds now = state.clock.now();
   for (const State::EngineState& engine : state.engines) {
-    if (!engine.stats.failure.empty()) {
-      return base::unavailable(
-          fmt::format("engine {} has ended: {}", engine.endpoint->info().id, engine.stats.failure));
+    if (engine.stats.device_failed) {
+      return base::unavailable(fmt::format("the device of engine {} has failed", engine.endpoint->info().id));
     }
     if (now - engine.seen > state.options.silent_after) {
       return base::unavailable(fmt::format("engine {} is silent", engine.endpoint->info().id));

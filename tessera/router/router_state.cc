@@ -1,6 +1,7 @@
 #include "tessera/router/router_state.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/logging.h"
@@ -19,9 +20,9 @@ bool takes_prompts(EngineRole role) { return role != EngineRole::kDecode; }
 // ---- Choosing engines ----
 
 // Engines that may take the prompt, the one with the least to compute before it first: what is in flight there, and
-// what of this prompt is not cached there.
+// what of this prompt is not cached there. One that has ended is asked last, for its answer.
 std::vector<std::size_t> Router::State::first_engines_locked(const request::SequenceSpec& spec) const {
-  std::vector<std::pair<std::int64_t, std::size_t>> costs;
+  std::vector<std::tuple<bool, std::int64_t, std::size_t>> costs;
   std::vector<std::uint64_t> hashes;
   for (std::size_t i = 0; i < engines.size(); ++i) {
     const request::EngineInfo& info = engines[i].endpoint->info();
@@ -32,29 +33,29 @@ std::vector<std::size_t> Router::State::first_engines_locked(const request::Sequ
     for (const auto& [id, sequence] : live) {
       if (sequence.first_engine == i && sequence.next_index == 0) in_flight += std::ssize(sequence.spec.prompt);
     }
-    costs.emplace_back(in_flight + uncached, i);
+    costs.emplace_back(engines[i].stats.device_failed, in_flight + uncached, i);
   }
   std::ranges::sort(costs);
   std::vector<std::size_t> order;
   order.reserve(costs.size());
-  for (const auto& [cost, index] : costs) order.push_back(index);
+  for (const auto& [ended, cost, index] : costs) order.push_back(index);
   return order;
 }
 
-// The decode engine with the fewest resident tokens among those with room for the sequence, or among all.
+// The decode engine with the fewest resident tokens among those with room for the sequence, or among all that have not
+// ended, or among all.
 std::optional<std::size_t> Router::State::decode_engine_locked(const request::SequenceSpec& spec) const {
   std::optional<std::size_t> best;
-  bool best_has_room = false;
+  std::tuple<bool, bool, std::int64_t> best_rank;
   for (std::size_t i = 0; i < engines.size(); ++i) {
     const request::EngineInfo& info = engines[i].endpoint->info();
     if (info.role != EngineRole::kDecode) continue;
     const std::int64_t after = engines[i].resident_tokens + std::ssize(spec.prompt) + 1;
-    const bool has_room = after <= info.pages * info.page_size;
-    const bool better = !best.has_value() || (has_room && !best_has_room) ||
-                        (has_room == best_has_room && engines[i].resident_tokens < engines[*best].resident_tokens);
-    if (better) {
+    const bool full = after > info.pages * info.page_size;
+    const std::tuple rank{engines[i].stats.device_failed, full, engines[i].resident_tokens};
+    if (!best.has_value() || rank < best_rank) {
       best = i;
-      best_has_room = has_room;
+      best_rank = rank;
     }
   }
   return best;

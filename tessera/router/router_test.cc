@@ -387,11 +387,30 @@ TEST_F(RouterTest, ReadinessTellsAnEngineThatHasEnded) {
   make({&unified_});
   EXPECT_TRUE(router_->readiness().ok());
   request::EngineStats ended;
-  ended.failure = "the device fell off its bus";
+  ended.device_failed = true;
   say(unified_, ended);
   pump();
   EXPECT_EQ(router_->readiness().code(), base::StatusCode::kUnavailable);
-  EXPECT_THAT(router_->readiness().message(), HasSubstr("the device fell off its bus"));
+  EXPECT_THAT(router_->readiness().message(), HasSubstr("the device of engine 0 has failed"));
+}
+
+TEST_F(RouterTest, EnginesThatHaveEndedAreAskedLast) {
+  make({&prefill_, &prefill_two_, &decode_, &decode_two_});
+  request::EngineStats ended;
+  ended.device_failed = true;
+  say(prefill_, ended);
+  say(decode_, ended);
+  pump();
+  for (int i = 0; i < 3; ++i) start(40);
+  EXPECT_TRUE(prefill_.started.empty());
+  ASSERT_EQ(prefill_two_.started.size(), 3u);
+  for (const auto& command : prefill_two_.started) EXPECT_EQ(command.decode_engine, 4);
+  // Their answer is better than none.
+  say(prefill_two_, ended);
+  say(decode_two_, ended);
+  pump();
+  start(40);
+  EXPECT_EQ(prefill_.started.size(), 1u);
 }
 
 TEST_F(RouterTest, ReadinessTellsSilentEnginesAndWorkThatDoesNotAdvance) {

@@ -157,6 +157,8 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
     pages("quarantined", stats.pages_quarantined);
     Families::Labels with_level = labels;
     with_level.emplace_back("level", kv_cache::integrity_level_name(info.integrity));
+    gauge("device_failed", "1 when the engine's device has failed and the engine has ended.",
+          stats.device_failed ? 1.0 : 0.0);
     families.add("tessera_engine_kv_integrity", "1 for the level at which this engine proves its KV pages.",
                  MetricType::Gauge, 1.0, with_level);
     gauge("resident_tokens", "Tokens of KV held by running sequences.", static_cast<double>(stats.resident_tokens));

@@ -386,7 +386,7 @@ std::string Service::server_info_json() const {
     json.key("pages_leased").integer(stats.pages_leased).key("pages_cached").integer(stats.pages_cached);
     json.key("pages_quarantined").integer(stats.pages_quarantined);
     json.key("on_integrity_error").string(kv_cache::on_integrity_error_name(info.on_integrity_error));
-    json.key("check_failures").integer(stats.check_failures);
+    json.key("device_failed").boolean(stats.device_failed).key("check_failures").integer(stats.check_failures);
     json.key("integrity_recomputes").integer(stats.integrity_recomputes).end_object();
   }
   json.end_array().end_object();

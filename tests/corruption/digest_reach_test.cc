@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/corruption/injector.h"
 #include "tests/corruption/integrity_settings.h"
 #include "tests/support/forwarding_backend.h"
 
@@ -124,6 +125,43 @@ TEST_P(DigestReach, WhoHasReadNoneOfTheDamageIsComputedAgain) {
     EXPECT_EQ(harness.heard(id).report.integrity_recomputes, 1);
     expect_balance(harness);
   }
+}
+
+// One row of a step fails by its tag, which leads to damaged bytes in a page that all rows have read: the others' rows
+// are clean, but what came of them is not. Who has emitted ends; who has not is computed again.
+TEST_P(DigestReach, NoReaderOfDamageEmitsOnceAnotherRowOfItsStepHasTold) {
+  Injector injector;
+  HarnessOptions options =
+      harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+  options.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
+  options.chunk = 4;
+  options.first_observer = &injector;
+  ServingHarness harness(options);
+  auto& pool = harness.first().loop().pool();
+  const auto common = make_prompt(1, 8);
+  harness.submit(make_prompt_after(common, 2, 3), 1);
+  harness.run_until_ended();
+  const auto victim = harness.submit(make_prompt_after(common, 3, 3), 30);
+  const auto reader = harness.submit(make_prompt_after(common, 4, 3), 30);
+  ASSERT_TRUE(harness.run_until([&] { return harness.heard(reader).tokens.size() > 2; }));
+  const auto late_prompt = make_prompt_after(common, 5, 24);
+  const auto late = harness.submit(late_prompt, 6);
+  ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().running == 3; }));
+  std::size_t emitted = 0;
+  injector.arm(victim, 0, Moment::kBeforeCheck, [&](const Target& target) {
+    EXPECT_TRUE(flip(pool, byte_sites(pool.layout())[0], target.victim.leases[0].page, 1));
+    target.tag(target.victim.leases.back().page) ^= 16;
+    emitted = harness.heard(reader).tokens.size();
+  });
+  harness.run_until_ended();
+  ASSERT_TRUE(injector.reached());
+  expect_corrupted(harness.heard(victim));
+  expect_corrupted(harness.heard(reader));
+  EXPECT_EQ(harness.heard(reader).tokens.size(), emitted);
+  EXPECT_THAT(harness.heard(late).ids(), ElementsAreArray(harness.expected(late_prompt, 6)));
+  EXPECT_EQ(harness.heard(late).report.integrity_recomputes, 1);
+  EXPECT_EQ(harness.first().loop().stats().digest_failures, 1);
+  expect_balance(harness);
 }
 
 // Fails in its next check of bytes: verdicts are all ones, from then on, and it says that it failed or does not.
