@@ -23,6 +23,7 @@ PROGRAMS = {
     "kv_cache": "VerifierTest.*:DigestChecker*:PageSweepTest.*:PrefixCache*:ChainKey*",
     "conformance": "*VerifyPages*:*CheckDigests*:*DigestTokens*:*DigestPages*",
     "kv_transfer": "-*Threads*",
+    "serving": "*DeviceFailure*",
     "corruption": "*",
 }
 # Which program is tried first.
@@ -35,6 +36,7 @@ FIRST = {
     mutants.ENDS: "corruption",
     mutants.INTEGRITY: "corruption",
     mutants.SEQUENCE_PAGES: "corruption",
+    mutants.MOVES: "serving",
     mutants.HANDOFF: "kv_transfer",
     mutants.RECEIVER: "kv_transfer",
     mutants.STORER: "kv_transfer",

@@ -19,6 +19,7 @@ LOOP = "tessera/engine/engine_loop.cc"
 INTEGRITY = "tessera/engine/engine_loop_integrity.cc"
 ENDS = "tessera/engine/engine_loop_ends.cc"
 SEQUENCE_PAGES = "tessera/engine/sequence_pages.cc"
+MOVES = "tessera/engine/engine_loop_handoff.cc"
 HANDOFF = "tessera/kv_transfer/handoff.cc"
 RECEIVER = "tessera/kv_transfer/receiver.cc"
 STORER = "tessera/kv_transfer/chunk_storer.cc"
@@ -143,6 +144,14 @@ SITES = [
     Site(STEP, "byte_verdicts.empty() || «verdicts[r].failed_checks != 0» ?", ("true", "false")),
     Site(STEP, "«outcome.result = RowResult::kCheckFailed;»", ("",)),
     Site(LOOP, "if («outcome.result == RowResult::kCheckFailed») {", ("false",)),
+    Site(LOOP, "if («sequence.read_damage») { // By a row before", ("false",)),
+    Site(ENDS, "const bool wrong_already = «sequence.read_damage && !sequence.generated.empty()»;",
+         ("false", "sequence.read_damage")),
+    # ---- A device that failed proves nothing and condemns nothing. ----
+    Site(LOOP, "if («!device_works()») return true; ++counters_.steps;", ("false",)),
+    Site(MOVES, "if («!device_works()») return true; if (sender_ != nullptr) { for", ("false",)),
+    Site(ENDS, "const base::Status status = audit(); if («!device_works()») return;", ("false",)),
+    Site(INTEGRITY, "if («!parts_.backend.health().ok()») return 0;", ("false",)),
     Site(ENDS, "«pages_->quarantine(sequence, verdict);»", ("",)),
     Site(ENDS, "may_recompute && «sequence.integrity_recomputes < integrity.recomputes_max») {",
          ("false", "sequence.integrity_recomputes <= integrity.recomputes_max")),
