@@ -142,6 +142,28 @@ TEST_F(VerifierTest, SwappedTableEntries) {
   EXPECT_NE(verdict.failed_checks & ops::kCheckTag, 0u);
 }
 
+// A host that confuses its own pages has leases, table and slots that agree: of the records only the position objects.
+TEST_F(VerifierTest, SwappedPages) {
+  std::swap(sequences_[1].leases[0], sequences_[1].leases[1]);
+  prepare();
+  const ops::RowVerdict verdict = expect_middle_fails(ops::kCheckPosition);
+  // The write into such a page is refused with it, although its slot is where the table says.
+  EXPECT_EQ(verdict.failed_checks, ops::kCheckPosition | ops::kCheckSlot);
+  EXPECT_EQ(verdict.logical_page, 0);
+  EXPECT_EQ(verdict.page_id, sequences_[1].leases[0].page);
+  EXPECT_EQ(verdict.expected, 0u);
+  EXPECT_EQ(verdict.found, 1u);
+}
+
+TEST_F(VerifierTest, OnePageTwice) {
+  sequences_[1].leases[0] = sequences_[1].leases[1];
+  prepare();
+  const ops::RowVerdict verdict = expect_middle_fails(ops::kCheckPosition);
+  EXPECT_EQ(verdict.failed_checks, ops::kCheckPosition);
+  EXPECT_EQ(verdict.logical_page, 0);
+  EXPECT_EQ(verdict.found, 1u);
+}
+
 TEST_F(VerifierTest, AnothersPage) {
   *table_entry(1, 0) = sequences_[2].leases[0].page;
   expect_middle_fails(ops::kCheckOwner);

@@ -31,6 +31,9 @@ struct Target {
   std::int32_t& lease_count(kv_cache::PageId page) const {
     return fault_injection::Access::lease_counts(step.pool)[page];
   }
+  // Confuses two pages of the victim as a host would that had them wrong from the start: in the sequence's leases, the
+  // table, and the slots that the row writes to.
+  void swap_pages(std::size_t a, std::size_t b) const;
   // Where the row's last token is to be written.
   std::int64_t& last_slot() const {
     return step.slot_mapping[static_cast<std::size_t>(victim.first_token + victim.count - 1)];

@@ -2,7 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "tests/corruption/injector.h"
+#include "tests/corruption/log_capture.h"
 #include "tests/serving/serving_harness.h"
 #include "tests/support/fault_access.h"
 
@@ -12,6 +18,10 @@ namespace {
 using testing::ElementsAreArray;
 
 enum class Where : std::uint8_t { kUnified, kPrefill, kDecode };
+
+engine::Engine& engine_of(ServingHarness& harness, Where where) {
+  return where == Where::kDecode ? harness.decode() : harness.first();
+}
 
 // Both holders of a shared page fail, each at its own check, or are computed again; who does not hold it goes on; and
 // nobody gets the page from the cache afterwards.
@@ -49,7 +59,7 @@ void damage_a_shared_page(Where where, OracleKv kv, kv_cache::OnIntegrityError o
   }
   EXPECT_THAT(harness.heard(stranger).ids(), ElementsAreArray(harness.expected(stranger_prompt, 20)));
   EXPECT_EQ(harness.heard(stranger).report.integrity_recomputes, 0);
-  engine::Engine& engine = where == Where::kDecode ? harness.decode() : harness.first();
+  engine::Engine& engine = engine_of(harness, where);
   EXPECT_EQ(engine.loop().stats().check_failures, 2);
   const auto quarantined = engine.loop().stats().pages_quarantined;
   const auto again = harness.submit(prompts[0], 20);
@@ -98,6 +108,112 @@ TEST(SharedPage, AWrongTableEntryHarmsNoOtherHolder) {
   EXPECT_EQ(harness.heard(victim).failed->code(), base::StatusCode::kCorruption);
   EXPECT_THAT(harness.heard(other).ids(), ElementsAreArray(harness.expected(other_prompt, 20)));
   harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined);
+}
+
+// Has the pool give the page that a sequence is to write to in a step to a second holder, until the forward pass is
+// over; or aims the write at a page of the sequence's prefix, which it shares with another. Looks whether the page is
+// written.
+class TwoHolders final : public engine::StepObserver {
+ public:
+  enum class Fault : std::uint8_t { kSharedWhileWritten, kAimedAtAShared };
+  explicit TwoHolders(Fault fault) : fault_(fault) {}
+  void wait_for(request::SequenceId id, std::int64_t start) {
+    id_ = id;
+    start_ = start;
+  }
+  bool reached() const { return before_.has_value(); }
+  bool written() const { return written_; }
+  kv_cache::PageId page() const { return page_.page; }
+
+  void before_check(const engine::StepView& step) override {
+    if (reached()) return;
+    for (const engine::StepRowView& row : step.rows) {
+      if (row.id != id_ || row.start < start_) continue;
+      const std::int64_t page_size = step.pool.layout().page_size;
+      if (fault_ == Fault::kAimedAtAShared) {
+        page_ = row.leases[1];
+        ASSERT_EQ(step.pool.state(page_.page), kv_cache::PageState::kShared);
+        step.slot_mapping[static_cast<std::size_t>(row.first_token)] = std::int64_t{page_.page} * page_size + 2;
+      } else {
+        page_ = row.leases[static_cast<std::size_t>(row.start / page_size)];
+        ASSERT_EQ(step.pool.lease_count(page_.page), 1);
+        step.pool.end_write(page_, step.pool.filled(page_.page));
+        step.pool.share(*stream_, page_);
+        ASSERT_EQ(step.pool.state(page_.page), kv_cache::PageState::kShared);
+      }
+      before_ = bytes_of(step.pool);
+    }
+  }
+  void before_second_check(const engine::StepView& step) override {
+    if (!reached() || looked_) return;
+    looked_ = true;
+    written_ = bytes_of(step.pool) != before_;
+    if (fault_ == Fault::kAimedAtAShared) return;
+    ASSERT_TRUE(step.pool.release(*stream_, page_).ok());
+    step.pool.begin_write(page_);
+  }
+
+ private:
+  std::vector<std::byte> bytes_of(kv_cache::PagePool& pool) const {
+    std::vector<std::byte> bytes;
+    const ops::KvLayout& layout = pool.layout();
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
+      for (int part = 0; part < layout.layer_parts(layer); ++part) {
+        const std::byte* data = pool.cache().page_data(layer, part, page_.page);
+        bytes.insert(bytes.end(), data, data + layout.row_bytes(part) * layout.page_size);
+      }
+    }
+    return bytes;
+  }
+
+  const Fault fault_;
+  std::unique_ptr<ops::Backend> backend_ = backends::cpu::make_reference_backend();
+  std::unique_ptr<ops::Stream> stream_ = backend_->make_stream();
+  request::SequenceId id_ = 0;
+  std::int64_t start_ = 0;
+  kv_cache::Lease page_;
+  std::optional<std::vector<std::byte>> before_;
+  bool looked_ = false;
+  bool written_ = false;
+};
+
+TEST(SharedPage, NobodyWritesToAPageThatTwoHold) {
+  using Fault = TwoHolders::Fault;
+  for (const Fault fault : {Fault::kSharedWhileWritten, Fault::kAimedAtAShared}) {
+    for (const Where where : {Where::kUnified, Where::kDecode}) {
+      SCOPED_TRACE(testing::Message() << "fault " << static_cast<int>(fault) << ", where " << static_cast<int>(where));
+      const LogCapture log;
+      TwoHolders observer(fault);
+      HarnessOptions options;
+      options.pools = where == Where::kUnified ? Pools::kUnified : Pools::kSplit;
+      (where == Where::kDecode ? options.decode_observer : options.first_observer) = &observer;
+      ServingHarness harness(options);
+      const auto common = make_prompt(1, 16);
+      harness.submit(common, 2);
+      harness.run_until_ended();
+      const auto other_prompt = make_prompt_after(common, 2, 1);
+      const auto victim_prompt = make_prompt_after(common, 3, 1);
+      const auto victim = harness.submit(victim_prompt, 20);
+      const auto other = harness.submit(other_prompt, 20);
+      // In the middle of a page, so that it has rows already.
+      observer.wait_for(victim, 22);
+      harness.run_until_ended();
+      ASSERT_TRUE(observer.reached());
+      EXPECT_FALSE(observer.written());
+      ASSERT_TRUE(harness.heard(victim).failed.has_value());
+      EXPECT_EQ(harness.heard(victim).failed->code(), base::StatusCode::kCorruption);
+      EXPECT_THAT(harness.heard(other).ids(), ElementsAreArray(harness.expected(other_prompt, 20)));
+      EXPECT_EQ(
+          log.lines_with(fault == Fault::kAimedAtAShared ? "check failed (slot)" : "check failed (shared)").size(), 1u);
+      // The page of the prefix is sound, and stays.
+      const kv_cache::PagePool& pool = engine_of(harness, where).loop().pool();
+      EXPECT_EQ(pool.state(observer.page()),
+                fault == Fault::kAimedAtAShared ? kv_cache::PageState::kCached : kv_cache::PageState::kQuarantined);
+      const std::int64_t quarantined = engine_of(harness, where).loop().stats().pages_quarantined;
+      harness.expect_pages_balance(where == Where::kDecode ? 0 : quarantined,
+                                   where == Where::kDecode ? quarantined : 0);
+    }
+  }
 }
 
 // The record of a page that only the cache holds is damaged: the next sequence that is given it fails at its first
