@@ -241,8 +241,11 @@ void measure_mixtures(CudaBench& bench) {
   const ops::MlaShape kimi{8, 512, 64, 128, 128};
   const ops::MlaShape glm{8, 512, 64, 192, 256};
   for (const ops::KvFormat format : {ops::KvFormat::kF8E4M3, ops::KvFormat::kBF16}) {
-    for (const std::int64_t rows : {1, 8, 64}) {
+    for (const std::int64_t rows : {1, 8, 16, 32, 64}) {
       latent_attention(bench, kimi, {format, rows, 8192, 1, ops::MlaForm::kAbsorbed});
+    }
+    for (const std::int64_t rows : {1, 8}) {
+      latent_attention(bench, kimi, {format, rows, 65536, 1, ops::MlaForm::kAbsorbed});
     }
   }
   latent_attention(bench, kimi, {ops::KvFormat::kBF16, 1, 4096, 2048, ops::MlaForm::kExpanded});

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tessera/backends/cuda/kernels/moe_experts.h"
 #include "tessera/backends/cuda/kernels/product_device.h"
 #include "tessera/backends/cuda/kernels/warp_device.h"
@@ -82,7 +84,8 @@ __device__ __forceinline__ const float* middle_row(const MoeExpertsKernel& p, st
 
 // Grid: sixteen features of gate and up, tiles.
 template <ops::WeightFormat kFormat, int kTokenTiles>
-__global__ void __launch_bounds__(kProductThreads) gate_up_kernel(MoeExpertsKernel p, bool vector) {
+__global__ void __launch_bounds__(kProductThreads, kTokenTiles == 1 ? 2 : 1)
+    gate_up_kernel(MoeExpertsKernel p, bool vector) {
   extern __shared__ float shared[];
   if (blockIdx.y >= *p.tile_count) return;
   const ExpertTile tile = p.tiles[blockIdx.y];
@@ -104,7 +107,7 @@ __global__ void __launch_bounds__(kProductThreads) gate_up_kernel(MoeExpertsKern
     tokens[t] = i < tile.count ? layer_input(p, p.places[tile.first + i]) : nullptr;
   }
   float totals[2][kTokenTiles][4] = {};
-  accumulate_slice<kFormat, 2, kTokenTiles>(rows, tokens, gate.k, gate.pitch, vector, totals);
+  accumulate_slice<kFormat, 2, kTokenTiles>(rows, tokens, threadIdx.x / 32, gate.k, gate.pitch, vector, totals);
   share_totals<2, kTokenTiles>(shared, totals);
   for (int e = threadIdx.x; e < 16 * kTokenTiles * 8; e += kProductThreads) {
     const int i = e / 16;
@@ -118,7 +121,8 @@ __global__ void __launch_bounds__(kProductThreads) gate_up_kernel(MoeExpertsKern
 
 // Grid: 32 features, tiles.
 template <ops::WeightFormat kFormat, int kTokenTiles>
-__global__ void __launch_bounds__(kProductThreads) down_kernel(MoeExpertsKernel p, bool vector) {
+__global__ void __launch_bounds__(kProductThreads, kTokenTiles == 1 ? 2 : 1)
+    down_kernel(MoeExpertsKernel p, bool vector) {
   extern __shared__ float shared[];
   if (blockIdx.y >= *p.tile_count) return;
   const ExpertTile tile = p.tiles[blockIdx.y];
@@ -139,13 +143,76 @@ __global__ void __launch_bounds__(kProductThreads) down_kernel(MoeExpertsKernel 
     tokens[t] = i < tile.count ? middle_row(p, p.places[tile.first + i]) : nullptr;
   }
   float totals[2][kTokenTiles][4] = {};
-  accumulate_slice<kFormat, 2, kTokenTiles>(rows, tokens, down.k, down.pitch, vector, totals);
+  accumulate_slice<kFormat, 2, kTokenTiles>(rows, tokens, threadIdx.x / 32, down.k, down.pitch, vector, totals);
   share_totals<2, kTokenTiles>(shared, totals);
   for (int e = threadIdx.x; e < 32 * kTokenTiles * 8; e += kProductThreads) {
     const int i = e / 32;
     const std::int64_t n = first_row + e % 32;
     if (i >= tile.count || n >= down.n) continue;
     p.outputs[p.places[tile.first + i] * down.n + n] = sum_of_slices<2, kTokenTiles>(shared, e);
+  }
+}
+
+// The same for as few chunks of K as the experts of one of many ranks have: a warp takes them all, one slice after
+// another, keeps its places' activations, and asks for sixteen features before it multiplies those of before. Each sum
+// is down_kernel's: the slices that are not there would add zeros. Grid: features, tiles of eight places; a block has
+// `runs` times kProductSlices runs of sixteen features.
+template <ops::WeightFormat kFormat, int kChunks>
+__global__ void __launch_bounds__(kProductThreads, 2) narrow_down_kernel(MoeExpertsKernel p, int runs, bool vector) {
+  using C = Codec<kFormat>;
+  if (blockIdx.y >= *p.tile_count) return;
+  const ExpertTile tile = p.tiles[blockIdx.y];
+  const ProductWeight down = weight_of(p.down, tile.expert);
+  const int group = threadIdx.x % 32 / 4;
+  const int column = threadIdx.x % 4;
+  const auto first_feature = [&](int run) {
+    return ((static_cast<std::int64_t>(blockIdx.x) * runs + run) * kProductSlices + threadIdx.x / 32) * 16;
+  };
+  struct Run {
+    RowChunk<kFormat> chunks[kChunks][1][2];
+  };
+  const auto load = [&](Run& to, int run) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const LaneRow row = lane_row<kFormat>(down, min(first_feature(run) + i * 8 + group, down.n - 1));
+#pragma unroll
+      for (int u = 0; u < kChunks; ++u) to.chunks[u][0][i].load(row, u);
+    }
+  };
+  Run next;
+  load(next, 0);
+  const float* token = group < tile.count ? middle_row(p, p.places[tile.first + group]) : nullptr;
+  uint4 activations[kChunks][4];
+#pragma unroll
+  for (int u = 0; u < kChunks; ++u) {
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      activations[u][quarter] =
+          load_activations<C::kOrder>(token, u * kProductChunk + C::element(quarter, column), down.k, vector);
+    }
+  }
+  float* outputs[2];  // Of tokens 2c and 2c + 1.
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int t = column * 2 + i;
+    outputs[i] = t < tile.count ? p.outputs + p.places[tile.first + t] * down.n : nullptr;
+  }
+  for (int run = 0; run < runs && first_feature(run) < down.n; ++run) {
+    const Run now = next;
+    if (run + 1 < runs) load(next, run + 1);
+    float sums[4];
+#pragma unroll
+    for (int u = 0; u < kChunks; ++u) {
+      float totals[1][1][4] = {};
+      multiply_chunk<kFormat, 1, 1>(now.chunks[u], [&](int quarter, int) { return activations[u][quarter]; }, totals);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] = u == 0 ? totals[0][0][i] : sums[i] + totals[0][0][i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t n = first_feature(run) + group + i / 2 * 8;
+      if (n < down.n && outputs[i % 2] != nullptr) outputs[i % 2][n] = sums[i] + 0.0f;
+    }
   }
 }
 
@@ -224,6 +291,20 @@ void launch_products(const MoeExpertsKernel& kernel, unsigned tiles, const Launc
   const bool vector_middle = kernel.gate.first.n % 4 == 0;
   gate_up_kernel<kFormat, kTokenTiles>
       <<<dim3(ceil_div(kernel.gate.first.n, 16), tiles), kProductThreads, kBytes, launch.stream>>>(kernel, vector_in);
+  const std::int64_t chunks = kernel.down.first.pitch / kProductChunk;
+  if (kTokenTiles == 1 && chunks <= 2) {
+    // Blocks enough for every multiprocessor, and no smaller than that needs.
+    const std::int64_t all = ceil_div(kernel.down.first.n, 16 * kProductSlices);
+    const std::int64_t room = std::int64_t{8} * launch.multiprocessors;
+    const auto runs = static_cast<int>(std::clamp<std::int64_t>(all * tiles / room, 1, 8));
+    const dim3 grid(ceil_div(all, runs), tiles);
+    if (chunks == 1) {
+      narrow_down_kernel<kFormat, 1><<<grid, kProductThreads, 0, launch.stream>>>(kernel, runs, vector_middle);
+    } else {
+      narrow_down_kernel<kFormat, 2><<<grid, kProductThreads, 0, launch.stream>>>(kernel, runs, vector_middle);
+    }
+    return;
+  }
   down_kernel<kFormat, kTokenTiles>
       <<<dim3(ceil_div(kernel.down.first.n, 32), tiles), kProductThreads, kBytes, launch.stream>>>(kernel,
                                                                                                    vector_middle);

@@ -89,20 +89,31 @@ __device__ __forceinline__ LaneRow lane_row(const ProductWeight& w, std::int64_t
   return lane;
 }
 
+// What a lane needs of one row for one chunk: codes, and scales as they are stored.
 template <ops::WeightFormat kFormat>
-__device__ __forceinline__ void load_scales(float (&scales)[4], const LaneRow& row, std::int64_t chunk) {
-  if constexpr (kFormat == ops::WeightFormat::kF8Block128) {
-    scales[0] = __ldg(reinterpret_cast<const float*>(row.scales) + chunk);
-  } else if constexpr (kFormat == ops::WeightFormat::kF8Channel) {
-    scales[0] = __ldg(reinterpret_cast<const float*>(row.scales));
-  } else if constexpr (kFormat == ops::WeightFormat::kInt4Group) {
-    const uint2 both = __ldg(reinterpret_cast<const uint2*>(row.scales) + chunk);
-    scales[0] = __uint_as_float(both.x << 16);
-    scales[1] = __uint_as_float(both.x & 0xffff0000u);
-    scales[2] = __uint_as_float(both.y << 16);
-    scales[3] = __uint_as_float(both.y & 0xffff0000u);
+struct RowChunk {
+  using C = Codec<kFormat>;
+  uint4 codes[C::kLoads];
+  uint2 stored_scales;  // FP8: x, an F32. INT4: four BF16.
+  __device__ __forceinline__ void load(const LaneRow& row, std::int64_t chunk) {
+#pragma unroll
+    for (int l = 0; l < C::kLoads; ++l) {
+      codes[l] = __ldg(reinterpret_cast<const uint4*>(row.data + chunk * (C::kLoads * 64) + l * 64));
+    }
+    if constexpr (kFormat == ops::WeightFormat::kF8Block128) {
+      stored_scales.x = __ldg(reinterpret_cast<const std::uint32_t*>(row.scales) + chunk);
+    } else if constexpr (kFormat == ops::WeightFormat::kF8Channel) {
+      stored_scales.x = __ldg(reinterpret_cast<const std::uint32_t*>(row.scales));
+    } else if constexpr (kFormat == ops::WeightFormat::kInt4Group) {
+      stored_scales = __ldg(reinterpret_cast<const uint2*>(row.scales) + chunk);
+    }
   }
-}
+  __device__ __forceinline__ float scale(int quarter) const {
+    if constexpr (C::kScales == 1) return __uint_as_float(stored_scales.x);
+    const std::uint32_t both = quarter < 2 ? stored_scales.x : stored_scales.y;
+    return __uint_as_float(quarter % 2 == 0 ? both << 16 : both & 0xffff0000u);
+  }
+};
 
 // Elements k .. k + 7 of a token as four registers of two BF16 each; zeros past K and for no token.
 template <PairOrder kOrder>
@@ -123,63 +134,86 @@ __device__ __forceinline__ uint4 load_activations(const float* row, std::int64_t
   }
 }
 
-// This warp's slice of 16 kRowTiles features of 8 kTokenTiles tokens. rows[r][i]: row 16r + 8i + g; tokens[t]: token
-// 8t + g, or null. totals: as mma's D.
-template <ops::WeightFormat kFormat, int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void accumulate_slice(const LaneRow (&rows)[kRowTiles][2],
-                                                 const float* const (&tokens)[kTokenTiles], std::int64_t k,
-                                                 std::int64_t pitch, bool vector,
-                                                 float (&totals)[kRowTiles][kTokenTiles][4]) {
+// Adds a chunk of 16 kRowTiles features of 8 kTokenTiles tokens to a slice's totals. tokens(quarter, t): what
+// load_activations gives of the chunk.
+template <ops::WeightFormat kFormat, int kRowTiles, int kTokenTiles, typename Tokens>
+__device__ __forceinline__ void multiply_chunk(const RowChunk<kFormat> (&rows)[kRowTiles][2], const Tokens& tokens,
+                                               float (&totals)[kRowTiles][kTokenTiles][4]) {
   using C = Codec<kFormat>;
-  const int slice = threadIdx.x / 32;
-  const int column = threadIdx.x % 4;
-  constexpr std::int64_t kChunkBytes = C::kLoads * 64;
-  const std::int64_t chunks = pitch / kProductChunk;
   float sums[kRowTiles][kTokenTiles][4] = {};
-  for (std::int64_t chunk = slice; chunk < chunks; chunk += kProductSlices) {
-    uint4 loads[kRowTiles][2][C::kLoads];
-    float scales[kRowTiles][2][4];
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    uint4 b[kTokenTiles];
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) b[t] = tokens(quarter, t);
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int l = 0; l < C::kLoads; ++l) {
-          loads[r][i][l] = __ldg(reinterpret_cast<const uint4*>(rows[r][i].data + chunk * kChunkBytes + l * 64));
-        }
-        load_scales<kFormat>(scales[r][i], rows[r][i], chunk);
-      }
-    }
-#pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      uint4 b[kTokenTiles];
+      const uint4 low = C::registers(rows[r][0].codes, quarter);
+      const uint4 high = C::registers(rows[r][1].codes, quarter);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) {
-        b[t] = load_activations<C::kOrder>(tokens[t], chunk * kProductChunk + C::element(quarter, column), k, vector);
+        float(&d)[4] = C::kScales == 0 ? totals[r][t] : sums[r][t];
+        mma(d, low.x, high.x, low.y, high.y, b[t].x, b[t].y);
+        mma(d, low.z, high.z, low.w, high.w, b[t].z, b[t].w);
       }
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        const uint4 low = C::registers(loads[r][0], quarter);
-        const uint4 high = C::registers(loads[r][1], quarter);
+      if constexpr (C::kScales > 0) {
+        if (C::kScales == 1 && quarter < 3) continue;
 #pragma unroll
         for (int t = 0; t < kTokenTiles; ++t) {
-          float(&d)[4] = C::kScales == 0 ? totals[r][t] : sums[r][t];
-          mma(d, low.x, high.x, low.y, high.y, b[t].x, b[t].y);
-          mma(d, low.z, high.z, low.w, high.w, b[t].z, b[t].w);
-        }
-        if constexpr (C::kScales > 0) {
-          if (C::kScales == 1 && quarter < 3) continue;
 #pragma unroll
-          for (int t = 0; t < kTokenTiles; ++t) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              totals[r][t][i] = fmaf(sums[r][t][i], scales[r][i / 2][C::kScales == 1 ? 0 : quarter], totals[r][t][i]);
-              sums[r][t][i] = 0.0f;
-            }
+          for (int i = 0; i < 4; ++i) {
+            totals[r][t][i] = fmaf(sums[r][t][i], rows[r][i / 2].scale(quarter), totals[r][t][i]);
+            sums[r][t][i] = 0.0f;
           }
         }
       }
     }
+  }
+}
+
+// Slice `slice` of 16 kRowTiles features of 8 kTokenTiles tokens, by a warp. rows[r][i]: row 16r + 8i + g; tokens[t]:
+// token 8t + g, or null. totals: as mma's D. A chunk is asked for before the one before it is multiplied; of few tokens
+// the activations too.
+template <ops::WeightFormat kFormat, int kRowTiles, int kTokenTiles>
+__device__ __forceinline__ void accumulate_slice(const LaneRow (&rows)[kRowTiles][2],
+                                                 const float* const (&tokens)[kTokenTiles], int slice, std::int64_t k,
+                                                 std::int64_t pitch, bool vector,
+                                                 float (&totals)[kRowTiles][kTokenTiles][4]) {
+  using C = Codec<kFormat>;
+  const int column = threadIdx.x % 4;
+  const std::int64_t chunks = pitch / kProductChunk;
+  constexpr bool kAhead = kTokenTiles == 1;
+  struct Chunk {
+    RowChunk<kFormat> rows[kRowTiles][2];
+    uint4 tokens[kAhead ? 4 : 1];  // Of each quarter.
+  };
+  const auto activations = [&](std::int64_t chunk, int quarter, int t) {
+    return load_activations<C::kOrder>(tokens[t], chunk * kProductChunk + C::element(quarter, column), k, vector);
+  };
+  const auto load = [&](Chunk& to, std::int64_t chunk) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) to.rows[r][i].load(rows[r][i], chunk);
+    }
+    if constexpr (kAhead) {
+#pragma unroll
+      for (int quarter = 0; quarter < 4; ++quarter) to.tokens[quarter] = activations(chunk, quarter, 0);
+    }
+  };
+  if (slice >= chunks) return;
+  Chunk next;
+  load(next, slice);
+  for (std::int64_t chunk = slice; chunk < chunks; chunk += kProductSlices) {
+    const Chunk now = next;
+    if (chunk + kProductSlices < chunks) load(next, chunk + kProductSlices);
+    multiply_chunk<kFormat, kRowTiles, kTokenTiles>(
+        now.rows,
+        [&](int quarter, int t) {
+          if constexpr (kAhead) return now.tokens[quarter];
+          return activations(chunk, quarter, t);
+        },
+        totals);
   }
 }
 

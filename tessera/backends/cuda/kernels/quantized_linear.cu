@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kProductThreads) quantized_linear_kernel(Quant
     tokens[t] = token < p.tokens ? p.in + token * p.in_stride : nullptr;
   }
   float totals[kRowTiles][kTokenTiles][4] = {};
-  accumulate_slice<kFormat, kRowTiles, kTokenTiles>(rows, tokens, p.weight.k, p.weight.pitch, vector, totals);
+  accumulate_slice<kFormat, kRowTiles, kTokenTiles>(rows, tokens, threadIdx.x / 32, p.weight.k, p.weight.pitch, vector,
+                                                    totals);
   share_totals<kRowTiles, kTokenTiles>(shared, totals);
   for (int e = threadIdx.x; e < kRows * kTokenTiles * 8; e += kProductThreads) {
     const std::int64_t n = first_row + e % kRows;
