@@ -53,6 +53,35 @@ def check_streams(tessera, model):
     print(f"{len(together)} streams equal their solo answers, {preemptions:.0f} preemptions, {cancelled:.0f} clients left")
 
 
+def check_digests(tessera, model):
+    """The same answers at the levels with digests, whose checks and sweeps find nothing."""
+    flags = ["--prefill-pages", "128", "--decode-pages", "128", "--max-running-requests", "12"]
+    answers = {}
+    for level in ("tags", "digest", "digest-step"):
+        rate = [] if level == "tags" else ["--kv-sweep-pages-per-second", "4096"]
+        server = Server(tessera, model, *flags, "--kv-integrity", level, *rate)
+        answers[level] = []
+        for prompts in (PROMPTS[::2], PROMPTS[6::-2]):  # The second time from the cache.
+            with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+                answers[level] += pool.map(server.answer, prompts)
+        engines = server.get("/get_server_info")["engines"]
+        assert [engine["kv_integrity"] for engine in engines] == [level, level], engines
+        check_balance(server)
+        counted = {}
+        for name, _, value in server.metrics():
+            counted[name] = counted.get(name, 0) + value
+        for failures in ("page_check_failures", "page_digest_failures", "page_audit_failures", "handoffs_failed"):
+            assert counted[f"tessera_engine_{failures}_total"] == 0, (level, failures)
+        assert counted["tessera_engine_prefix_cache_hits_total"] > 0
+        swept = counted["tessera_engine_pages_swept_total"]
+        assert (swept > 0) == (level != "tags"), (level, swept)
+        server.process.send_signal(signal.SIGTERM)
+        status, log = server.end()
+        assert status == 0, log
+    assert answers["digest"] == answers["tags"] and answers["digest-step"] == answers["tags"]
+    print(f"{len(answers['tags'])} answers are the same at tags, digest and digest-step; {swept:.0f} pages swept")
+
+
 def check_drains(tessera, model):
     """SIGTERM lets an answer end; where the time is up its client is told so."""
     prompt = PROMPTS[3]
@@ -101,6 +130,7 @@ def main():
     with tempfile.TemporaryDirectory() as model:
         subprocess.run([make_tiny_model, model], check=True)
         check_streams(tessera, model)
+        check_digests(tessera, model)
         check_drains(tessera, model)
         check_chat_signals(tessera, model)
     print("all held")

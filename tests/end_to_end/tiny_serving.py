@@ -37,6 +37,12 @@ class Server:
         text = connection.getresponse().read().decode()
         return [(m[1], m[2] or "", float(m[3])) for m in re.finditer(r"^(\w[\w:]*)(\{.*\})? (\S+)$", text, re.M)]
 
+    def get(self, path):
+        """The JSON of a GET request's answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", path)
+        return json.loads(connection.getresponse().read())
+
     def stream(self, prompt, max_tokens):
         """The response of a streamed completion, its events not yet read."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
