@@ -174,6 +174,16 @@ TEST(PageProofCanary, FindsWhoeverProvesPagesWithoutACheck) {
   EXPECT_THAT(check("tessera/models/a.h", "void f(ops::VerifiedPages pages, int n);\n"), IsEmpty());
 }
 
+TEST(FaultSeamsCanary, FindsProductsThatInjectFaults) {
+  const std::string derived = "class Quiet final : public engine::StepObserver {};\n";
+  EXPECT_THAT(what(check_fault_seams({"apps/tessera/serve.cc", derived})), HasSubstr("only tests may"));
+  EXPECT_THAT(check_fault_seams({"tessera/engine/engine_loop.cc", derived}), SizeIs(1));
+  EXPECT_THAT(check_fault_seams({"tessera/engine/step_observer.h", derived}), IsEmpty());
+  EXPECT_THAT(check_fault_seams({"tests/corruption/injector.h", derived}), IsEmpty());
+  EXPECT_THAT(check_fault_seams({"tessera/kv_cache/page_sweep.cc", "pool.allocations_until_failure_ = 3;\n"}),
+              SizeIs(1));
+}
+
 TEST(FileNameCanary, WantsNamesThatSaySomething) {
   EXPECT_THAT(check_file_name({"tessera/ops/string_utils.cc", ""}), SizeIs(1));
   EXPECT_THAT(check_file_name({"tessera/ops/PagePool.h", ""}), SizeIs(1));

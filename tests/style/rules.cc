@@ -235,6 +235,28 @@ Violations check_page_proof(const SourceFile& file) {
   return found;
 }
 
+Violations check_fault_seams(const SourceFile& file) {
+  const bool product = file.path.starts_with("tessera/") || file.path.starts_with("apps/");
+  if (!is_cpp(file.path) || !product || file.path.ends_with("_test.cc")) return {};
+  struct Seam {
+    std::string_view word;
+    std::vector<std::string_view> own_files;
+  };
+  static const std::vector<Seam> seams = {
+      {"StepObserver",
+       {"tessera/engine/step_observer.h", "tessera/engine/step_runner.h", "tessera/engine/engine_config.h"}},
+      {"allocations_until_failure_", {"tessera/kv_cache/page_pool.h", "tessera/kv_cache/page_pool.cc"}},
+  };
+  Violations found;
+  for_each_line(file, [&](int number, std::string_view line) {
+    for (const Seam& seam : seams) {
+      if (!has_word(line, seam.word) || std::ranges::find(seam.own_files, file.path) != seam.own_files.end()) continue;
+      found.push_back({file.path, number, fmt::format("names {}, which only tests may", seam.word)});
+    }
+  });
+  return found;
+}
+
 Violations check_file_name(const SourceFile& file) {
   if (!is_cpp(file.path)) return {};
   const std::string_view name = file_name(file.path);

@@ -52,6 +52,10 @@ Violations check_banned_constructs(const SourceFile& file);
 // measures it (apps/tessera_bench).
 Violations check_page_proof(const SourceFile& file);
 
+// What tests inject faults through is in no product: nobody else derives an engine::StepObserver, or counts a page
+// pool's allocations down to one that fails.
+Violations check_fault_seams(const SourceFile& file);
+
 // snake_case file names, none of which says only that it is a bag of things.
 Violations check_file_name(const SourceFile& file);
 

@@ -95,6 +95,7 @@ TEST(Style, NothingNamesOneMachine) { expect_clean(check_machine_words); }
 TEST(Style, NoBannedConstructs) { expect_clean(check_banned_constructs); }
 
 TEST(Style, OnlyTheVerifierProvesPages) { expect_clean(check_page_proof); }
+TEST(Style, OnlyTestsInjectFaults) { expect_clean(check_fault_seams); }
 
 TEST(Style, FileNamesSaySomething) { expect_clean(check_file_name); }
 
