@@ -204,9 +204,11 @@ TEST(RegisteredCanary, FindsWhatIsCompiledIntoNothing) {
   // The CUDA backend, as built with and without a CUDA compiler.
   EXPECT_THAT(check("tessera/backends/cuda/forgotten.cc"), HasSubstr("compiled into nothing"));
   EXPECT_THAT(check("tessera/backends/cuda/absent/cuda_absent.cc"), IsEmpty());
+  EXPECT_THAT(check("tests/conformance/cuda_forgotten_test.cc"), HasSubstr("compiled into nothing"));
   const std::string without = "[{\"file\": \"/src/tessera/backends/cuda/absent/cuda_absent.cc\"}]";
   auto check_without = [&](std::string path) { return what(check_registered({{path, ""}}, "/src", without)); };
   EXPECT_THAT(check_without("tessera/backends/cuda/cuda_layers.cc"), IsEmpty());
+  EXPECT_THAT(check_without("tests/conformance/cuda_test.cc"), IsEmpty());
   EXPECT_THAT(check_without("tessera/backends/cuda/absent/forgotten.cc"), HasSubstr("compiled into nothing"));
 }
 
