@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fault_access.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace tessera::kv_cache {
 namespace {
@@ -104,6 +104,40 @@ TEST_F(PagePoolTest, TagEndsAtFreeAndIsNeverUsedAgain) {
   EXPECT_EQ(tags.size(), 2000u);
 }
 
+// Whatever the device's records said of it: a page that begins anew has none of them.
+TEST_F(PagePoolTest, EveryRecordEndsWithThePagesLife) {
+  make(2);
+  const auto spoil = [&](PageId page) {
+    fault_injection::Access::tags(*pool_)[page] = 5;
+    fault_injection::Access::owners(*pool_)[page] = 5;
+    fault_injection::Access::positions(*pool_)[page] = 5;
+    fault_injection::Access::lease_counts(*pool_)[page] = 5;
+    pool_->digests()[page] = 5;
+  };
+  const auto expect_none = [&](PageId page) {
+    EXPECT_EQ(pool_->records().tags[page], 0u);
+    EXPECT_EQ(pool_->records().owners[page], 0u);
+    EXPECT_EQ(pool_->records().positions[page], -1);
+    EXPECT_EQ(pool_->records().lease_counts[page], 0);
+    EXPECT_EQ(pool_->digests()[page], 0u);
+  };
+  const Lease lease = take_written();
+  spoil(lease.page);
+  ASSERT_TRUE(pool_->release(*stream_, lease).ok());
+  expect_none(lease.page);
+  const PageId damaged = take_written().page;
+  spoil(damaged);
+  pool_->quarantine(*stream_, damaged, "test");
+  expect_none(damaged);
+  // What a peer brought before its handoff ended counts for nothing: the page is reserved again.
+  const Lease received = take();
+  pool_->begin_receive(received);
+  pool_->digests()[received.page] = 5;
+  pool_->fence(*stream_, received.page);
+  EXPECT_EQ(pool_->digests()[received.page], 0u);
+  expect_sound();
+}
+
 TEST_F(PagePoolTest, TwoPoolsDoNotShareTags) {
   make(1);
   const PageTag first = take().tag;
@@ -160,11 +194,23 @@ TEST_F(PagePoolTest, CachedPageOutlivesItsLeases) {
   EXPECT_EQ(pool_->release(*stream_, cached).code(), StatusCode::kCorruption);
   const Lease again = pool_->share(*stream_, cached);
   EXPECT_EQ(pool_->counts(), counts(0, 1, 0, 0));
+  EXPECT_EQ(pool_->drop_cached(*stream_, {cached.page, cached.tag ^ 1, cached.owner}).code(), StatusCode::kCorruption);
   ASSERT_TRUE(pool_->drop_cached(*stream_, cached).ok());
   EXPECT_EQ(pool_->counts(), counts(0, 1, 0, 0));
   EXPECT_EQ(pool_->drop_cached(*stream_, cached).code(), StatusCode::kCorruption);
   ASSERT_TRUE(pool_->release(*stream_, again).ok());
   EXPECT_EQ(pool_->counts(), counts(1, 0, 0, 0));
+  expect_sound();
+}
+
+// Its holders know the owner already, so it may become the cache's again.
+TEST_F(PagePoolTest, SharedPageIsCachedAgainUnderItsOwner) {
+  make(1);
+  const Lease lease = pool_->set_cached(*stream_, take_written(), owner_of_chain(1234));
+  pool_->share(*stream_, lease);
+  ASSERT_TRUE(pool_->drop_cached(*stream_, lease).ok());
+  EXPECT_EQ(pool_->set_cached(*stream_, lease, owner_of_chain(1234)), lease);
+  EXPECT_EQ(pool_->state(lease.page), PageState::kShared);
   expect_sound();
 }
 
@@ -213,42 +259,33 @@ TEST_F(PagePoolTest, FailedCheckOutlastsAFence) {
   pool_->quarantine(*stream_, lease.page, "write in flight", QuarantineCause::kWriteInFlight);
   pool_->quarantine(*stream_, lease.page, "digest", QuarantineCause::kFailedCheck);
   pool_->quarantine(*stream_, lease.page, "write in flight", QuarantineCause::kWriteInFlight);
+  expect_sound();
   pool_->fence(*stream_, lease.page);
   EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
+  expect_sound();
+}
+
+TEST_F(PagePoolTest, WriteInFlightOutlastsAnAudit) {
+  make(1);
+  const PageId page = take().page;
+  pool_->quarantine(*stream_, page, "digest", QuarantineCause::kFailedCheck);
+  pool_->quarantine(*stream_, page, "write in flight", QuarantineCause::kWriteInFlight);
+  EXPECT_EQ(pool_->audit_quarantined(*stream_).freed, 0);
+  pool_->fence(*stream_, page);
+  EXPECT_EQ(pool_->state(page), PageState::kQuarantined);
+  EXPECT_EQ(pool_->audit_quarantined(*stream_).freed, 1);
+  expect_sound();
 }
 
 TEST_F(PagePoolTest, FreePageCanBeQuarantined) {
   make(3);
   pool_->quarantine(*stream_, 2, "found damaged by a sweep");
   EXPECT_EQ(pool_->counts(), counts(2, 0, 0, 1));
+  EXPECT_EQ(pool_->release(*stream_, Lease{2, 0, 0}).code(), StatusCode::kCorruption);  // There was no lease to end.
   expect_sound();
   EXPECT_NE(take().page, 2);
   EXPECT_NE(take().page, 2);
   EXPECT_FALSE(pool_->allocate(*stream_, owner_of_sequence(1), 0).has_value());
-}
-
-TEST_F(PagePoolTest, ConservationFindsDamagedRecords) {
-  make(3);
-  const Lease lease = take();
-  fault_injection::Access::tags(*pool_)[lease.page] ^= 1;
-  EXPECT_EQ(pool_->check_conservation(*stream_).code(), StatusCode::kCorruption);
-  fault_injection::Access::tags(*pool_)[lease.page] ^= 1;
-  fault_injection::Access::owners(*pool_)[0] = 3;
-  EXPECT_EQ(pool_->check_conservation(*stream_).code(), StatusCode::kCorruption);
-  fault_injection::Access::owners(*pool_)[0] = 0;
-  expect_sound();
-}
-
-TEST_F(PagePoolTest, AuditFindsALostFree) {
-  make(3);
-  const Lease kept = take(0);
-  const Lease lost = take(1);
-  EXPECT_TRUE(pool_->audit(*stream_, std::vector<Lease>{kept, lost}).ok());
-  EXPECT_EQ(pool_->audit(*stream_, std::vector<Lease>{kept}).code(), StatusCode::kCorruption);
-  EXPECT_EQ(pool_->audit(*stream_, std::vector<Lease>{kept, lost, lost}).code(), StatusCode::kCorruption);
-  ASSERT_TRUE(pool_->release(*stream_, lost).ok());
-  EXPECT_EQ(pool_->audit(*stream_, std::vector<Lease>{kept, lost}).code(), StatusCode::kCorruption);
-  EXPECT_TRUE(pool_->audit(*stream_, std::vector<Lease>{kept}).ok());
 }
 
 TEST_F(PagePoolTest, InjectedAllocationFailureHasNoEffect) {
@@ -358,79 +395,6 @@ TEST_F(PagePoolTest, FailedCheckOfAPageInTransferWaitsForFenceAndAudit) {
   expect_sound();
 }
 
-TEST_F(PagePoolTest, AuditRewritesPagesAndRecords) {
-  for (const bool latent : {false, true}) {
-    ops::LayerSet index_layers;
-    index_layers.insert(1);
-    const ops::KvLayout layout = latent ? ops::mla_kv_layout(ops::KvFormat::kF8E4M3, 3, 4, 20, 6, 12, index_layers)
-                                        : ops::gqa_kv_layout(ops::KvFormat::kBF16, 2, 4, 2, 8);
-    pool_ = std::move(*PagePool::create(*backend_, *stream_, layout, 3));
-    const Lease kept = take(0);
-    const Lease lease = take(1);
-    const auto bytes = static_cast<std::size_t>(layout.pool_bytes(4));
-    std::vector<std::byte> expected(bytes, std::byte{0x5a});
-    std::copy(expected.begin(), expected.end(), pool_->cache().base);
-    pool_->quarantine(*stream_, lease.page, "test");
-    fault_injection::Access::tags(*pool_)[lease.page] = 77;
-    const QuarantineAudit audit = pool_->audit_quarantined(*stream_);
-    EXPECT_EQ(audit.freed, 1);
-    EXPECT_EQ(audit.kept, 0);
-    // Exactly that page's bytes are zero.
-    std::int64_t zeros = 0;
-    for (std::size_t i = 0; i < bytes; ++i) {
-      zeros += pool_->cache().base[i] == std::byte{0} ? 1 : 0;
-      EXPECT_TRUE(pool_->cache().base[i] == std::byte{0} || pool_->cache().base[i] == std::byte{0x5a});
-    }
-    EXPECT_EQ(zeros, layout.page_bytes());
-    for (int layer = 0; layer < layout.num_layers; ++layer) {
-      EXPECT_EQ(*pool_->cache().page_data(layer, 0, lease.page), std::byte{0});
-      EXPECT_EQ(*pool_->cache().page_data(layer, 0, kept.page), std::byte{0x5a});
-    }
-    expect_sound();
-    const Lease again = take(5);
-    EXPECT_EQ(again.page, lease.page);
-    EXPECT_NE(again.tag, lease.tag);
-    EXPECT_TRUE(pool_->is_current(kept));
-  }
-}
-
-// Memory of which one bit cannot be changed.
-class StuckBit final : public tests::ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  void stick(std::byte* at, bool value) {
-    at_ = at;
-    value_ = value;
-  }
-  void copy_to_host(ops::Stream& stream, void* host, const void* device, std::int64_t bytes) override {
-    if (at_ != nullptr) *at_ = value_ ? *at_ | std::byte{4} : *at_ & ~std::byte{4};
-    ForwardingBackend::copy_to_host(stream, host, device, bytes);
-  }
-
- private:
-  std::byte* at_ = nullptr;
-  bool value_ = false;
-};
-
-TEST_F(PagePoolTest, MemoryThatDoesNotReadBackStaysInQuarantine) {
-  StuckBit broken(*backend_);
-  pool_ = std::move(*PagePool::create(broken, *stream_, ops::gqa_kv_layout(ops::KvFormat::kF8E4M3, 2, 4, 2, 8), 2));
-  const Lease lease = take();
-  pool_->quarantine(*stream_, lease.page, "test");
-  std::byte* const data = pool_->cache().page_data(1, ops::kPartV, lease.page) + 9;
-  std::byte* const scale = pool_->cache().page_scales(0, ops::kPartK, lease.page);
-  auto* const tag = reinterpret_cast<std::byte*>(fault_injection::Access::tags(*pool_) + lease.page);
-  for (const auto& [at, value] : {std::pair{data, true}, {data, false}, {scale, true}, {scale, false}, {tag, true}}) {
-    broken.stick(at, value);
-    EXPECT_EQ(pool_->audit_quarantined(*stream_).kept, 1);
-    EXPECT_EQ(pool_->state(lease.page), PageState::kQuarantined);
-  }
-  broken.stick(nullptr, false);
-  EXPECT_EQ(pool_->audit_quarantined(*stream_).freed, 1);
-  expect_sound();
-  pool_.reset();
-}
-
 using PagePoolDeathTest = PagePoolTest;
 
 TEST_F(PagePoolDeathTest, TransitionsThatTheLifeDoesNotHaveAbort) {
@@ -447,14 +411,22 @@ TEST_F(PagePoolDeathTest, TransitionsThatTheLifeDoesNotHaveAbort) {
   EXPECT_DEATH(pool_->begin_write(reserved), "begin_write takes no page from writing");
   EXPECT_DEATH((void)pool_->release(*stream_, reserved), "release takes no page from writing to free");
   EXPECT_DEATH(pool_->begin_receive(reserved), "begin_receive takes no page from writing");
+  EXPECT_DEATH(pool_->end_receive(reserved, 1), "end_receive takes no page from writing to live");
+  pool_->end_write(reserved, 3);
+  pool_->begin_write(reserved);
+  EXPECT_DEATH(pool_->end_write(reserved, 2), "2 slots filled, after 3");
   const Lease shared = take_written(1);
   pool_->share(*stream_, shared);
   EXPECT_DEATH(pool_->begin_write(shared), "begin_write takes no page from shared");
+  // An account that is wrong.
+  fault_injection::Access::page(*pool_, shared.page).leases = 1;
+  EXPECT_DEATH((void)pool_->release(*stream_, shared), "release takes no page from shared to free");
   const Lease cached = pool_->set_cached(*stream_, take_written(2), owner_of_chain(1));
   EXPECT_DEATH(pool_->begin_write(cached), "is the prefix cache's");
   const Lease received = take(3);
   pool_->begin_receive(received);
   EXPECT_DEATH(pool_->begin_write(received), "begin_write takes no page from in_transfer");
+  EXPECT_DEATH(pool_->end_write(received, 1), "end_write takes no page from in_transfer to live");
   EXPECT_DEATH(pool_->share(*stream_, received), "share takes no page from in_transfer");
 }
 
@@ -464,10 +436,19 @@ TEST_F(PagePoolDeathTest, MisuseAborts) {
   const Lease other = take_written(1);
   pool_->share(*stream_, other);
   ASSERT_TRUE(pool_->release(*stream_, lease).ok());
-  EXPECT_DEATH(pool_->share(*stream_, lease), "check failed");
+  EXPECT_DEATH(pool_->share(*stream_, lease), "is_current");
+  EXPECT_DEATH(pool_->begin_receive(lease), "is_current");
+  EXPECT_DEATH(pool_->set_cached(*stream_, lease, owner_of_chain(1)), "is_current");
   EXPECT_DEATH(pool_->set_cached(*stream_, other, owner_of_chain(1)), "old owner");
-  EXPECT_DEATH(pool_->quarantine(*stream_, 3, "no such page"), "page 3");
-  EXPECT_DEATH(pool_->quarantine(*stream_, ops::kNullPage, "null page"), "page 0");
+  EXPECT_DEATH(take(-1), "position >= 0");
+  const Lease cached = pool_->set_cached(*stream_, take_written(2), owner_of_chain(1));
+  EXPECT_DEATH(pool_->set_cached(*stream_, cached, owner_of_chain(1)), "held_by_cache");
+  for (const PageId page : {PageId{ops::kNullPage}, PageId{3}}) {
+    const std::string refused = "page >= 1.*page " + std::to_string(page);
+    EXPECT_DEATH(pool_->quarantine(*stream_, page, "no such page"), refused);
+    EXPECT_DEATH(pool_->fence(*stream_, page), refused);
+    EXPECT_DEATH((void)pool_->state(page), refused);
+  }
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ TEST_F(PageSweepTest, WhatWasMissedIsMadeUpOnlyInPart) {
   EXPECT_EQ(sweep.due(seconds(1)).size(), 40u);
   EXPECT_EQ(sweep.due(seconds(100)).size(), 64u);
   EXPECT_TRUE(sweep.due(seconds(100)).empty());
+  EXPECT_TRUE(sweep.due(*sweep.next() - base::Nanoseconds(1)).empty());
 }
 
 TEST_F(PageSweepTest, EachPageIsDueOnceARound) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <map>
+
 #include "tests/corruption/log_capture.h"
 #include "tests/serving/serving_harness.h"
 #include "tests/support/fault_access.h"
@@ -137,8 +140,11 @@ TEST(QuarantineAudit, GoesOnBetweenStepsOfOthers) {
   }
 }
 
-// Several cached pages of one prompt are damaged: who is given them finds all at once, and is computed again once.
+// Several cached pages of one prompt are damaged: who is given them finds all at once, and is computed again once. The
+// first page is sound: what comes below a damaged one leaves the cache, but only what is damaged itself, or the
+// sequence's own, goes to quarantine.
 TEST(DamagedPages, OfOneRowAreFoundTogether) {
+  using fault_injection::Access;
   for (const Pools pools : {Pools::kUnified, Pools::kSplit}) {
     HarnessOptions options;
     options.pools = pools;
@@ -148,28 +154,14 @@ TEST(DamagedPages, OfOneRowAreFoundTogether) {
     harness.submit(prompt, 2);
     harness.run_until_ended();
     kv_cache::PagePool& pool = harness.first().loop().pool();
-    std::int64_t damaged = 0;
+    std::map<std::int32_t, kv_cache::PageId> cached;  // By position.
     for (kv_cache::PageId page = 1; page <= 64; ++page) {
-      if (pool.state(page) != kv_cache::PageState::kCached) continue;
-      switch (pool.position(page)) {
-        case 0:
-          fault_injection::Access::tags(pool)[page] ^= 2;
-          break;
-        case 2:
-          fault_injection::Access::owners(pool)[page] ^= 2;
-          break;
-        case 3:
-          fault_injection::Access::positions(pool)[page] ^= 2;
-          break;
-        case 5:
-          fault_injection::Access::tags(pool)[page] ^= 2;
-          break;
-        default:
-          continue;
-      }
-      ++damaged;
+      if (pool.state(page) == kv_cache::PageState::kCached) cached[pool.position(page)] = page;
     }
-    ASSERT_EQ(damaged, 4);
+    ASSERT_EQ(cached.size(), 6u);
+    Access::owners(pool)[cached[2]] ^= 2;
+    Access::positions(pool)[cached[3]] ^= 2;
+    Access::tags(pool)[cached[5]] ^= 2;
     const auto id = harness.submit(prompt, 6);
     const auto shares = harness.submit(prompt, 6);
     harness.run_until_ended();
@@ -177,8 +169,13 @@ TEST(DamagedPages, OfOneRowAreFoundTogether) {
       EXPECT_THAT(harness.heard(sequence).ids(), ElementsAreArray(harness.expected(prompt, 6)));
       EXPECT_EQ(harness.heard(sequence).report.integrity_recomputes, 1);
     }
-    EXPECT_GE(harness.first().loop().stats().pages_quarantined, damaged);
-    harness.expect_pages_balance(harness.first().loop().stats().pages_quarantined);
+    for (const auto& [position, page] : cached) {
+      const bool damaged = position == 2 || position == 3 || position == 5;
+      EXPECT_EQ(pool.state(page) == kv_cache::PageState::kQuarantined, damaged) << position;
+    }
+    // And of each of the two the page that it had begun itself.
+    EXPECT_EQ(harness.first().loop().stats().pages_quarantined, 3 + 2);
+    harness.expect_pages_balance(3 + 2);
   }
 }
 
