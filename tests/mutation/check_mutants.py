@@ -18,9 +18,10 @@ import time
 
 import mutants
 
-# The programs, cheapest first, and what of them can notice; a mutant is tried against all until one fails.
+# The programs, cheapest first, and what of them can notice; a mutant is tried against all until one fails. Not the
+# comparison with a model: it draws other operations every time, and what it alone would notice needs a test of its own.
 PROGRAMS = {
-    "kv_cache": "VerifierTest.*:DigestChecker*:PageSweepTest.*:PrefixCache*:ChainKey*",
+    "kv_cache": "-KvCacheModel*:PageTable*",
     "conformance": "*VerifyPages*:*CheckDigests*:*DigestTokens*:*DigestPages*",
     "kv_transfer": "-*Threads*",
     "serving": "*DeviceFailure*",
