@@ -172,8 +172,8 @@ __device__ __forceinline__ void multiply_chunk(const RowChunk<kFormat> (&rows)[k
 }
 
 // Slice `slice` of 16 kRowTiles features of 8 kTokenTiles tokens, by a warp. rows[r][i]: row 16r + 8i + g; tokens[t]:
-// token 8t + g, or null. totals: as mma's D. A chunk is asked for before the one before it is multiplied; of few tokens
-// the activations too.
+// token 8t + g, or null. totals: as mma's D. A chunk's codes and scales are asked for before the chunk before it is
+// multiplied.
 template <ops::WeightFormat kFormat, int kRowTiles, int kTokenTiles>
 __device__ __forceinline__ void accumulate_slice(const LaneRow (&rows)[kRowTiles][2],
                                                  const float* const (&tokens)[kTokenTiles], int slice, std::int64_t k,
@@ -182,23 +182,14 @@ __device__ __forceinline__ void accumulate_slice(const LaneRow (&rows)[kRowTiles
   using C = Codec<kFormat>;
   const int column = threadIdx.x % 4;
   const std::int64_t chunks = pitch / kProductChunk;
-  constexpr bool kAhead = kTokenTiles == 1;
   struct Chunk {
     RowChunk<kFormat> rows[kRowTiles][2];
-    uint4 tokens[kAhead ? 4 : 1];  // Of each quarter.
-  };
-  const auto activations = [&](std::int64_t chunk, int quarter, int t) {
-    return load_activations<C::kOrder>(tokens[t], chunk * kProductChunk + C::element(quarter, column), k, vector);
   };
   const auto load = [&](Chunk& to, std::int64_t chunk) {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) to.rows[r][i].load(rows[r][i], chunk);
-    }
-    if constexpr (kAhead) {
-#pragma unroll
-      for (int quarter = 0; quarter < 4; ++quarter) to.tokens[quarter] = activations(chunk, quarter, 0);
     }
   };
   if (slice >= chunks) return;
@@ -210,8 +201,7 @@ __device__ __forceinline__ void accumulate_slice(const LaneRow (&rows)[kRowTiles
     multiply_chunk<kFormat, kRowTiles, kTokenTiles>(
         now.rows,
         [&](int quarter, int t) {
-          if constexpr (kAhead) return now.tokens[quarter];
-          return activations(chunk, quarter, t);
+          return load_activations<C::kOrder>(tokens[t], chunk * kProductChunk + C::element(quarter, column), k, vector);
         },
         totals);
   }
