@@ -304,15 +304,15 @@ void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
     fail_corrupt(sequence, outcome.verdict, "step");
     return;
   }
+  if (sequence.read_damage.has_value()) {
+    // By a row before this one, damage was found in a page that this one read.
+    end_reader(sequence);
+    return;
+  }
   if (outcome.result == RowResult::kNonFinite) {
     base::log().error("engine {}: request {} sequence {}: the model gave NaN or infinity", info_.id,
                       sequence.spec.request_id, sequence.spec.id);
     fail(sequence, base::internal_error("the model gave numbers that are not finite"));
-    return;
-  }
-  if (sequence.read_damage) {
-    // By a row before this one, damage was found in a page that this one read.
-    end_reader(sequence);
     return;
   }
   const bool was_in_prompt = row.start < sequence.prompt_tokens();
@@ -324,7 +324,7 @@ void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
     sequence.report.prefill_ns += (now - sequence.started).count();
     sequence.started = now;
     if (may_cache_prompt(sequence)) pages_->cache_prompt(sequence);
-    if (sequence.read_damage) {
+    if (sequence.read_damage.has_value()) {
       end_reader(sequence);
       return;
     }

@@ -79,8 +79,16 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
 void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
   const SequenceId id = sequence.spec.id;
   const IntegrityConfig& integrity = config_.integrity;
-  const bool wrong_already = sequence.read_damage && !sequence.generated.empty();
+  const bool wrong_already = sequence.read_damage.has_value() && !sequence.generated.empty();
   const bool may_recompute = recomputes() && !sequence.aborted && !wrong_already;
+  if (sequence.read_damage.has_value()) {
+    // Who condemned the page did not say who had read it, and what brought the sequence here may have been another
+    // page.
+    base::log().error(
+        "engine {}: request {} sequence {} has read page {} (tag {}), whose bytes are damaged; {} tokens emitted",
+        info_.id, sequence.spec.request_id, id, sequence.read_damage->page, sequence.read_damage->tag,
+        sequence.generated.size());
+  }
   if (may_recompute && config_.role == request::EngineRole::kDecode && sequence.state != SequenceState::kComputing) {
     // The prefill engine holds the sequence until the handoff is done: it hears how this one ended, and computes again
     // or says that the sequence failed. This engine has said nothing of the sequence yet.
@@ -128,7 +136,7 @@ void EngineLoop::mark_readers(const kv_cache::Lease& page) {
       if (sender_->state(sequence.send_id) == kv_transfer::SendState::kAwaitingCommit) continue;
       sender_->abort(sequence.send_id, failed_check());
     }
-    sequence.read_damage = true;
+    if (!sequence.read_damage.has_value()) sequence.read_damage = page;
   }
 }
 
@@ -143,15 +151,11 @@ base::Status EngineLoop::no_room(std::int32_t integrity_recomputes, base::Status
 }
 
 // Whoever has read damage and emitted tokens since ends, whatever OnIntegrityError says: they may be wrong.
-void EngineLoop::end_reader(Sequence& sequence) {
-  base::log().error("engine {}: request {} sequence {} has read a page whose bytes are damaged; {} tokens emitted",
-                    info_.id, sequence.spec.request_id, sequence.spec.id, sequence.generated.size());
-  recompute_or_fail(sequence, failed_check());
-}
+void EngineLoop::end_reader(Sequence& sequence) { recompute_or_fail(sequence, failed_check()); }
 
 void EngineLoop::preempt(Sequence& sequence) {
   check_what_was_read(sequence);
-  if (sequence.read_damage) {
+  if (sequence.read_damage.has_value()) {
     // Its pages go before the check that would have failed on them.
     end_reader(sequence);
     return;
@@ -170,7 +174,7 @@ void EngineLoop::start_again(Sequence& sequence) {
     return;
   }
   pages_->release(sequence);
-  sequence.read_damage = false;
+  sequence.read_damage.reset();
   sequence.state = SequenceState::kWaiting;
 }
 

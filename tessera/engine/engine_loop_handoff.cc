@@ -54,7 +54,7 @@ void EngineLoop::end_failed_handoff(Sequence& sequence, const Event& event, cons
   if (!sequence.aborted) ++counters_.handoffs_failed;
   if (event.verdict.has_value()) {
     fail_corrupt(sequence, *event.verdict, "handoff");
-  } else if (sequence.read_damage) {
+  } else if (sequence.read_damage.has_value()) {
     end_reader(sequence);  // Whatever else the handoff ended by.
   } else if (is_damage(status)) {
     if (event.found_by == kv_transfer::FoundBy::kHere) ++counters_.check_failures;
@@ -96,7 +96,7 @@ bool EngineLoop::offer_pending() {
   bool moved = false;
   for (auto pending = pending_handoffs_.begin(); pending != pending_handoffs_.end();) {
     Sequence& sequence = *table_.find(*pending);
-    if (sequence.read_damage) {
+    if (sequence.read_damage.has_value()) {
       pending = pending_handoffs_.erase(pending);
       end_reader(sequence);
       moved = true;

@@ -40,9 +40,9 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   // The client left while a handoff holds the pages: it ends without an event as soon as the handoff has.
   bool aborted = false;
-  // A page that it holds was found damaged after steps had read it: what it emitted may be wrong already, so that it
-  // ends, whatever OnIntegrityError says.
-  bool read_damage = false;
+  // A page that it holds, the first one that was found damaged after steps had read it: what it emitted may be wrong
+  // already, so that it ends, whatever OnIntegrityError says. The lease as it was then, for the log.
+  std::optional<kv_cache::Lease> read_damage;
   // How often it was computed again after a failed check, on this engine or before it got here.
   std::int32_t integrity_recomputes = 0;
   request::EngineId decode_engine = -1;

@@ -1,5 +1,6 @@
 // Levels with digests: how far the damage of one page reaches. Everything that may have been computed from it ends or
 // is dropped; nothing else is.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "tests/corruption/injector.h"
 #include "tests/corruption/integrity_settings.h"
+#include "tests/corruption/log_capture.h"
 #include "tests/support/forwarding_backend.h"
 
 namespace tessera::test_support {
@@ -130,6 +132,7 @@ TEST_P(DigestReach, WhoHasReadNoneOfTheDamageIsComputedAgain) {
 // One row of a step fails by its tag, which leads to damaged bytes in a page that all rows have read: the others' rows
 // are clean, but what came of them is not. Who has emitted ends; who has not is computed again.
 TEST_P(DigestReach, NoReaderOfDamageEmitsOnceAnotherRowOfItsStepHasTold) {
+  const LogCapture log;
   Injector injector;
   HarnessOptions options =
       harness_options({Where::kUnified, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
@@ -148,7 +151,9 @@ TEST_P(DigestReach, NoReaderOfDamageEmitsOnceAnotherRowOfItsStepHasTold) {
   const auto late = harness.submit(late_prompt, 6);
   ASSERT_TRUE(harness.run_until([&] { return harness.first().loop().stats().running == 3; }));
   std::size_t emitted = 0;
+  kv_cache::Lease lease;
   injector.arm(victim, 0, Moment::kBeforeCheck, [&](const Target& target) {
+    lease = target.victim.leases[0];
     EXPECT_TRUE(flip(pool, byte_sites(pool.layout())[0], target.victim.leases[0].page, 1));
     target.tag(target.victim.leases.back().page) ^= 16;
     emitted = harness.heard(reader).tokens.size();
@@ -158,9 +163,56 @@ TEST_P(DigestReach, NoReaderOfDamageEmitsOnceAnotherRowOfItsStepHasTold) {
   expect_corrupted(harness.heard(victim));
   expect_corrupted(harness.heard(reader));
   EXPECT_EQ(harness.heard(reader).tokens.size(), emitted);
+  // Each of them has its line, also who is computed again.
+  for (const auto id : {victim, reader, late}) {
+    const std::size_t tokens = id == late ? 0 : harness.heard(id).tokens.size();
+    const std::string who = fmt::format("request request-{} sequence {} has read page", id, id);
+    expect_one_line(log, who,
+                    fmt::format("engine 1: {} {} \\(tag {}\\), whose bytes are damaged; {} tokens emitted", who,
+                                lease.page, lease.tag, tokens));
+  }
   EXPECT_THAT(harness.heard(late).ids(), ElementsAreArray(harness.expected(late_prompt, 6)));
   EXPECT_EQ(harness.heard(late).report.integrity_recomputes, 1);
   EXPECT_EQ(harness.first().loop().stats().digest_failures, 1);
+  expect_balance(harness);
+}
+
+// Found between the end of its prompt and its offer: the decode engine hears nothing of a sequence that ends here.
+TEST_P(DigestReach, AReaderThatWaitsForItsHandoffIsNotOffered) {
+  const LogCapture log;
+  Injector injector;
+  HarnessOptions options =
+      harness_options({Where::kPrefill, GetParam(), ops::KvFormat::kBF16}, IntegrityLevel::kDigest);
+  options.chunk = 32;                                     // Both prompts in one step.
+  options.integrity.sweep_pages_per_second = 10'000'000;  // The whole pool after each step.
+  options.first_observer = &injector;
+  ServingHarness harness(options);
+  const auto common = make_prompt(1, 8);
+  harness.submit(common, 1);
+  harness.run_until_ended();
+  int offers = 0;
+  harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+    if (type_of(message) == MessageType::kOffer) ++offers;
+    harness.transport().deliver(from, to, std::move(message));
+  });
+  const auto victim = harness.submit(make_prompt_after(common, 2, 3), 6);
+  const auto neighbour_prompt = make_prompt(3, 9);
+  const auto neighbour = harness.submit(neighbour_prompt, 6);
+  kv_cache::Lease lease;
+  injector.arm(victim, 0, Moment::kBeforeSecondCheck, [&](const Target& t) {
+    lease = t.victim.leases[0];
+    EXPECT_TRUE(flip(t.step.pool, byte_sites(t.step.pool.layout())[0], lease.page, 1));
+  });
+  harness.run_until_ended();
+  ASSERT_TRUE(injector.reached());
+  expect_corrupted(harness.heard(victim));
+  EXPECT_EQ(harness.heard(victim).tokens.size(), 1u);
+  EXPECT_THAT(harness.heard(neighbour).ids(), ElementsAreArray(harness.expected(neighbour_prompt, 6)));
+  EXPECT_EQ(offers, 1);
+  expect_one_line(log, "has read page",
+                  fmt::format("engine 1: request request-{} sequence {} has read page {} \\(tag {}\\), whose bytes are "
+                              "damaged; 1 tokens emitted",
+                              victim, victim, lease.page, lease.tag));
   expect_balance(harness);
 }
 

@@ -1,13 +1,16 @@
 // Level digest: bytes of pages that change behind an engine's back are found within one sweep, at the next prefix hit,
 // and before a handoff is committed.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "tests/corruption/injector.h"
 #include "tests/corruption/integrity_settings.h"
+#include "tests/corruption/log_capture.h"
 #include "tests/support/fault_access.h"
 
 namespace tessera::test_support {
@@ -18,6 +21,24 @@ using kv_cache::PageId;
 using kv_cache::PageState;
 using kv_transfer::wire::MessageType;
 using testing::ElementsAreArray;
+
+// Flips, and says what the log must have of it.
+std::string flip_for_log(kv_cache::PagePool& pool, const ByteSite& site, PageId page, std::int32_t slot) {
+  const std::uint64_t before = pool.digests()[page];
+  EXPECT_TRUE(flip(pool, site, page, slot));
+  const std::string found = site.kind == ByteSite::Kind::kRecordedDigest ? fmt::format("{:#x}", before) : "0x[0-9a-f]+";
+  return fmt::format("page {}, expected {:#x}, found {}", page, pool.digests()[page], found);
+}
+
+// Whoever read the page is named once, with the page.
+void expect_reader_in_log(const LogCapture& log, ServingHarness& harness, Where where, request::SequenceId id,
+                          const kv_cache::Lease& page) {
+  expect_one_line(
+      log, "has read page",
+      fmt::format("engine {}: request request-{} sequence {} has read page {} \\(tag {}\\), whose bytes are "
+                  "damaged; {} tokens emitted",
+                  engine_of(harness, where).info().id, id, id, page.page, page.tag, harness.heard(id).tokens.size()));
+}
 
 class Sweep : public testing::TestWithParam<Setting> {
  protected:
@@ -73,6 +94,7 @@ TEST_P(Sweep, FindsEveryFlipInALivePage) {
   for (const MessageType stalled : stalls()) {
     for (const ByteSite& site : sites_of(options(), GetParam().where)) {
       SCOPED_TRACE(testing::Message() << site.name << ", without message " << static_cast<int>(stalled));
+      const LogCapture log;
       ServingHarness harness(options());
       Stall stall(harness, stalled);
       const auto prompt = make_prompt(1, 13);
@@ -87,11 +109,20 @@ TEST_P(Sweep, FindsEveryFlipInALivePage) {
                pool.current_lease(id).owner == kv_cache::owner_of_sequence(victim);
       });
       ASSERT_NE(page, 0);
+      const kv_cache::Lease lease = pool.current_lease(page);
+      const std::int32_t position = pool.position(page);
       ASSERT_TRUE(flip(pool, site, page, 0));
       expect_found_within_a_sweep(harness);
       stall.end();
       harness.run_until_ended();
       expect_corrupted(harness.heard(victim));
+      // Rows that were written before the sweep came are in both digests.
+      expect_one_line(
+          log, "in a sweep",
+          fmt::format("engine {}: page check failed \\(digest\\) in a sweep: logical page {}, page {}, expected "
+                      "0x[0-9a-f]+, found 0x[0-9a-f]+; 1 leases",
+                      engine(harness).info().id, position, page));
+      expect_reader_in_log(log, harness, GetParam().where, victim, lease);
       EXPECT_THAT(harness.heard(neighbour).ids(), ElementsAreArray(harness.expected(neighbour_prompt, tokens)));
       EXPECT_EQ(engine(harness).loop().stats().pages_quarantined, 1);
       expect_balance(harness);
@@ -102,6 +133,7 @@ TEST_P(Sweep, FindsEveryFlipInALivePage) {
 TEST_P(Sweep, FindsEveryFlipInACachedPageOfAnIdleEngine) {
   for (const ByteSite& site : sites_of(options(), GetParam().where)) {
     SCOPED_TRACE(site.name);
+    const LogCapture log;
     ServingHarness harness(options());
     const auto prompt = make_prompt(1, 22);
     harness.submit(prompt, 2);
@@ -109,10 +141,12 @@ TEST_P(Sweep, FindsEveryFlipInACachedPageOfAnIdleEngine) {
     auto& pool = engine(harness).loop().pool();
     const std::int64_t cached = pool.counts().cached;
     ASSERT_EQ(cached, 5);
-    const PageId page = cached_page(pool, 2);
-    ASSERT_TRUE(flip(pool, site, page, 3));
+    const std::string damage = flip_for_log(pool, site, cached_page(pool, 2), 3);
     EXPECT_LE(engine(harness).loop().idle_time(), base::Nanoseconds(std::chrono::milliseconds(7)));
     expect_found_within_a_sweep(harness);
+    expect_one_line(log, "page check failed",
+                    fmt::format("engine {}: page check failed \\(digest\\) in a sweep: logical page 2, {}; 0 leases",
+                                engine(harness).info().id, damage));
     // It and all below it are gone from the cache.
     EXPECT_EQ(pool.counts().cached, 2);
     EXPECT_EQ(pool.counts().quarantined, 1);
@@ -228,6 +262,7 @@ TEST_P(PrefixHit, EndsBeforeTheFirstPageThatIsNotSound) {
   for (const ByteSite& site : sites_of(options, setting.where)) {
     for (const std::int32_t bad : {0, 2, 4}) {
       SCOPED_TRACE(testing::Message() << site.name << ", page " << bad);
+      const LogCapture log;
       ServingHarness harness(options);
       const auto prompt = make_prompt(1, 22);
       harness.submit(prompt, 2);
@@ -236,7 +271,7 @@ TEST_P(PrefixHit, EndsBeforeTheFirstPageThatIsNotSound) {
       auto& pool = engine.loop().pool();
       const PageId page = cached_page(pool, bad);
       const std::int64_t hits = engine.loop().stats().prefix_hit_tokens;
-      ASSERT_TRUE(flip(pool, site, page, 1));
+      const std::string damage = flip_for_log(pool, site, page, 1);
       const auto hit = harness.submit(prompt, 6);
       harness.run_until_ended();
       EXPECT_THAT(harness.heard(hit).ids(), ElementsAreArray(harness.expected(prompt, 6)));
@@ -250,6 +285,10 @@ TEST_P(PrefixHit, EndsBeforeTheFirstPageThatIsNotSound) {
       harness.run_until_ended();
       EXPECT_THAT(harness.heard(next).ids(), ElementsAreArray(harness.expected(prompt, 6)));
       EXPECT_EQ(engine.loop().stats().digest_failures, 1);
+      expect_one_line(
+          log, "page check failed",
+          fmt::format("engine {}: page check failed \\(digest\\) in a prefix hit: logical page {}, {}; 1 leases",
+                      engine.info().id, bad, damage));
       expect_balance(harness);
     }
   }
@@ -259,6 +298,7 @@ TEST_P(PrefixHit, EndsBeforeTheFirstPageThatIsNotSound) {
 TEST_P(PrefixHit, EndsThoseWhoReadThePageBefore) {
   const Setting& setting = GetParam();
   if (setting.where == Where::kPrefill) return;
+  const LogCapture log;
   ServingHarness harness(harness_options(setting, IntegrityLevel::kDigest));
   const auto prompt = make_prompt(1, 22);
   const auto reader = harness.submit(prompt, 60);
@@ -270,10 +310,12 @@ TEST_P(PrefixHit, EndsThoseWhoReadThePageBefore) {
     if (pool.lease_count(id) > 0 && pool.position(id) == 3) page = id;
   }
   ASSERT_NE(page, 0);
+  const kv_cache::Lease lease = pool.current_lease(page);
   ASSERT_TRUE(flip(pool, byte_sites(pool.layout())[0], page, 1));
   const auto hit = harness.submit(prompt, 6);
   harness.run_until_ended();
   expect_corrupted(harness.heard(reader));
+  expect_reader_in_log(log, harness, setting.where, reader, lease);
   EXPECT_THAT(harness.heard(hit).ids(), ElementsAreArray(harness.expected(prompt, 6)));
   EXPECT_EQ(engine.loop().stats().digest_failures, 1);
   expect_balance(harness);
@@ -292,6 +334,7 @@ TEST_P(Handoff, SendsNoDamageOn) {
   for (const ByteSite& site : sites_of(options, Where::kPrefill)) {
     for (const std::int32_t position : {0, 3, 5}) {
       SCOPED_TRACE(testing::Message() << site.name << ", page " << position);
+      const LogCapture log;
       ServingHarness harness(options);
       const auto prompt = make_prompt(1, 22);
       const auto id = harness.submit(prompt, 6);
@@ -302,9 +345,16 @@ TEST_P(Handoff, SendsNoDamageOn) {
         if (pool.lease_count(p) > 0 && pool.position(p) == position) page = p;
       }
       ASSERT_NE(page, 0);
-      ASSERT_TRUE(flip(pool, site, page, 1));
+      const kv_cache::Lease lease = pool.current_lease(page);
+      const std::string damage = flip_for_log(pool, site, page, 1);
       harness.run_until_ended();
       expect_corrupted(harness.heard(id));
+      expect_one_line(
+          log, "in a handoff of request",
+          fmt::format("engine 1: page check failed \\(digest\\) in a handoff of request request-{} sequence {}: "
+                      "logical page {}, {}; 6 pages held",
+                      id, id, position, damage));
+      expect_reader_in_log(log, harness, Where::kPrefill, id, lease);
       EXPECT_EQ(harness.heard(id).tokens.size(), 1u);
       EXPECT_EQ(harness.first().loop().stats().digest_failures, 1);
       EXPECT_EQ(harness.decode().loop().stats().handoffs_done, 0);
@@ -373,16 +423,18 @@ INSTANTIATE_TEST_SUITE_P(Engines, ComputedAgain, testing::ValuesIn(settings()), 
 TEST_P(ComputedAgain, NotFromTokensThatDamagedBytesGave) {
   if (GetParam().where == Where::kPrefill) return;  // It emits one token, and then computes no more.
   for (const bool damaged : {false, true}) {
+    const LogCapture log;
     Injector injector;
     ServingHarness harness(options(injector));
     const std::vector<ByteSite> sites = byte_sites(engine_of(harness, GetParam().where).loop().pool().layout());
     const std::vector<std::vector<std::int32_t>> prompts = {make_prompt(1, 13), make_prompt(2, 9)};
     std::vector<request::SequenceId> ids;
     for (const auto& prompt : prompts) ids.push_back(harness.submit(prompt, 30));
+    kv_cache::Lease lease;
+    std::string damage;
     injector.arm(ids[0], 22, Moment::kBeforeCheck, [&](const Target& t) {
-      if (damaged) {
-        EXPECT_TRUE(flip(t.step.pool, sites.front(), t.victim.leases[1].page, 1));
-      }
+      lease = t.victim.leases[1];
+      if (damaged) damage = flip_for_log(t.step.pool, sites.front(), lease.page, 1);
       t.tag(t.victim.leases[3].page) ^= 4;
     });
     harness.run_until_ended();
@@ -390,7 +442,16 @@ TEST_P(ComputedAgain, NotFromTokensThatDamagedBytesGave) {
     if (damaged) {
       expect_corrupted(harness.heard(ids[0]));
       EXPECT_EQ(engine_of(harness, GetParam().where).loop().stats().digest_failures, 1);
+      expect_one_line(
+          log, "in a sequence to be computed again",
+          fmt::format("engine {}: page check failed \\(digest\\) in a sequence to be computed again: logical "
+                      "page 1, {}; 1 leases",
+                      engine_of(harness, GetParam().where).info().id, damage));
+      expect_reader_in_log(log, harness, GetParam().where, ids[0], lease);
     } else {
+      expect_one_line(log, "is computed again",
+                      fmt::format("engine {}: request request-{} sequence {} is computed again: time 1 of at most 3",
+                                  engine_of(harness, GetParam().where).info().id, ids[0], ids[0]));
       EXPECT_THAT(harness.heard(ids[0]).ids(), ElementsAreArray(harness.expected(prompts[0], 30)));
     }
     EXPECT_EQ(harness.heard(ids[0]).report.integrity_recomputes, damaged ? 0 : 1);
@@ -402,6 +463,7 @@ TEST_P(ComputedAgain, NotFromTokensThatDamagedBytesGave) {
 // The same where no check failed: the sequence gives its pages to an older one.
 TEST_P(ComputedAgain, NorAfterAPreemption) {
   if (GetParam().where == Where::kPrefill) return;  // Its sequences do not grow.
+  const LogCapture log;
   Injector injector;
   HarnessOptions scene = options(injector);
   scene.pages = 12;
@@ -410,11 +472,15 @@ TEST_P(ComputedAgain, NorAfterAPreemption) {
   const std::vector<std::vector<std::int32_t>> prompts = {make_prompt(1, 13), make_prompt(2, 9)};
   const auto older = harness.submit(prompts[0], 24);
   const auto younger = harness.submit(prompts[1], 20);
-  injector.arm(younger, 11, Moment::kBeforeCheck,
-               [&](const Target& t) { EXPECT_TRUE(flip(t.step.pool, sites.front(), t.victim.leases[1].page, 1)); });
+  kv_cache::Lease lease;
+  injector.arm(younger, 11, Moment::kBeforeCheck, [&](const Target& t) {
+    lease = t.victim.leases[1];
+    EXPECT_TRUE(flip(t.step.pool, sites.front(), lease.page, 1));
+  });
   harness.run_until_ended();
   ASSERT_TRUE(injector.reached());
   expect_corrupted(harness.heard(younger));
+  expect_reader_in_log(log, harness, GetParam().where, younger, lease);
   EXPECT_THAT(harness.heard(older).ids(), ElementsAreArray(harness.expected(prompts[0], 24)));
   expect_balance(harness);
 }

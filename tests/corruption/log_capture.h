@@ -1,6 +1,8 @@
 // What is logged while it exists, line by line. For engines that are turned by hand, on the test's own thread.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 
 #include <algorithm>
@@ -37,5 +39,13 @@ class LogCapture {
   std::ostringstream text_;
   std::shared_ptr<spdlog::sinks::sink> sink_;
 };
+
+// Exactly one line has these words, and its message, from the first letter to the last, is `message`, a regular
+// expression: so nothing else is in it.
+inline void expect_one_line(const LogCapture& log, std::string_view words, const std::string& message) {
+  const std::vector<std::string> lines = log.lines_with(words);
+  ASSERT_EQ(lines.size(), 1u) << words;
+  EXPECT_THAT(lines[0], testing::ContainsRegex("[ ]" + message + "$"));
+}
 
 }  // namespace tessera::test_support
