@@ -231,6 +231,7 @@ request::EngineStats EngineLoop::stats() const {
   stats.pages_leased = pages.leased;
   stats.pages_cached = pages.cached;
   stats.pages_quarantined = pages.quarantined;
+  stats.double_frees = pool_->double_frees();
   stats.check_ns = runner_->check_ns();
   stats.step_ns = runner_->step_ns();
   stats.digest_ns = runner_->digest_ns();

@@ -141,6 +141,7 @@ struct EngineStats {
   std::int64_t audited_pages_freed = 0;   // By AuditQuarantinedPages.
   std::int64_t audited_pages_kept = 0;    // Likewise; a page that two audits kept counts twice.
   std::int64_t audit_failures = 0;        // Times that the accounts of the pages did not balance.
+  std::int64_t double_frees = 0;          // Pages given back by who did not hold them; without effect.
   std::int64_t preemptions = 0;
   std::int64_t prompt_tokens = 0;
   std::int64_t generated_tokens = 0;

@@ -190,6 +190,8 @@ std::string Metrics::serialize(const router::RouterSnapshot& snapshot) const {
             static_cast<double>(stats.audited_pages_kept));
     counter("page_audit_failures_total", "Audits that found pages lost, or records that are not the host's.",
             static_cast<double>(stats.audit_failures));
+    counter("page_double_frees_total", "Pages that were given back by who did not hold them; without effect.",
+            static_cast<double>(stats.double_frees));
     counter("preemptions_total", "Sequences that lost their pages and were recomputed.",
             static_cast<double>(stats.preemptions));
     counter("handoffs_total", "Handoffs committed.", static_cast<double>(stats.handoffs_done));

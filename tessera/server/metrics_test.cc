@@ -40,6 +40,7 @@ TEST(Metrics, WhatIsProvedOfPagesAndWhatItFound) {
   engine.stats.sweep_ns = 3'000'000'000;
   engine.stats.pages_swept = 1234;
   engine.stats.digest_failures = 2;
+  engine.stats.double_frees = 4;
   snapshot.engines.push_back(engine);
   const std::string text = Metrics("model").serialize(snapshot);
   const auto value = [&](const std::string& name) {
@@ -52,6 +53,7 @@ TEST(Metrics, WhatIsProvedOfPagesAndWhatItFound) {
   EXPECT_EQ(value("page_sweep_seconds_total"), "3");
   EXPECT_EQ(value("pages_swept_total"), "1234");
   EXPECT_EQ(value("page_digest_failures_total"), "2");
+  EXPECT_EQ(value("page_double_frees_total"), "4");
   EXPECT_EQ(value("kv_integrity"), "1");
   EXPECT_THAT(text, HasSubstr("level=\"digest-step\""));
 }

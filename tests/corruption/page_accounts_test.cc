@@ -78,6 +78,79 @@ TEST(LostPages, TheAuditReportsThemAndServiceDegrades) {
   }
 }
 
+// A lease of a page that two sequences share ends twice, while the other still reads the page. The audit of the leases
+// sees it; the other one reads what it should as long as the prefix cache has the page, and fails its check once the
+// page is free or a third one's, who has it alone.
+TEST(TwiceFreed, ALeaseOfASharedPage) {
+  enum class Then : std::uint8_t { kNothing, kFlush, kPressure };
+  for (const Then then : {Then::kNothing, Then::kFlush, Then::kPressure}) {
+    SCOPED_TRACE(static_cast<int>(then));
+    const LogCapture log;
+    HarnessOptions options;
+    options.pools = Pools::kUnified;
+    options.pages = 20;
+    options.chunk = 64;
+    ServingHarness harness(options);
+    engine::EngineLoop& loop = harness.first().loop();
+    kv_cache::PagePool& pool = loop.pool();
+    const std::unique_ptr<ops::Backend> backend = backends::cpu::make_reference_backend();
+    const std::unique_ptr<ops::Stream> stream = backend->make_stream();
+    const auto common = make_prompt(1, 16);
+    harness.submit(common, 2);
+    harness.run_until_ended();
+    const auto reader_prompt = make_prompt_after(common, 2, 3);
+    const auto leaver_prompt = make_prompt_after(common, 3, 3);
+    const auto reader = harness.submit(reader_prompt, 30);
+    const auto leaver = harness.submit(leaver_prompt, 8);
+    ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(leaver).size() > 2; }));
+    kv_cache::PageId page = 1;
+    while (pool.state(page) != kv_cache::PageState::kShared || pool.position(page) != 3) ++page;
+    const kv_cache::Lease lease = pool.current_lease(page);
+    ASSERT_TRUE(pool.release(*stream, lease).ok());
+    EXPECT_EQ(loop.audit().code(), base::StatusCode::kCorruption);
+    ASSERT_TRUE(harness.run_until([&] { return harness.heard(leaver).ended(); }));
+    EXPECT_THAT(harness.heard(leaver).ids(), ElementsAreArray(harness.expected(leaver_prompt, 8)));
+    EXPECT_EQ(pool.state(page), kv_cache::PageState::kCached);
+    EXPECT_THAT(loop.audit().message(),
+                testing::HasSubstr(fmt::format("page {} has 0 leases, of which its holders know 1", page)));
+
+    if (then == Then::kFlush) harness.router().flush_prefix_cache();
+    if (then == Then::kPressure) {
+      // All free pages, when the reader has just got one, and then the page that looks as if nobody needed it.
+      ASSERT_TRUE(harness.run_until([&] { return harness.tokens_so_far(reader).size() % 4 == 3; }));
+      ASSERT_EQ(pool.counts().cached, 1);
+      const auto other_prompt = make_prompt(9, 4 * pool.counts().free);
+      const auto other = harness.submit(other_prompt, 5);
+      ASSERT_TRUE(harness.run_until([&] { return harness.heard(reader).ended(); }));
+      EXPECT_EQ(pool.current_lease(page).owner, kv_cache::owner_of_sequence(other));
+      ASSERT_TRUE(harness.run_until([&] { return harness.heard(other).ended(); }));
+      EXPECT_THAT(harness.heard(other).ids(), ElementsAreArray(harness.expected(other_prompt, 5)));
+    }
+    harness.run_until_ended();
+    const Heard heard = harness.heard(reader);
+    const auto right = harness.expected(reader_prompt, 30);
+    EXPECT_EQ(heard.terminals, 1);
+    EXPECT_THAT(heard.ids(), ElementsAreArray(right.begin(), right.begin() + std::ssize(heard.tokens)));
+    ASSERT_EQ(heard.failed.has_value(), then != Then::kNothing);
+    if (heard.failed.has_value()) {
+      EXPECT_EQ(heard.failed->code(), base::StatusCode::kCorruption);
+      expect_one_line(
+          log, "page check failed",
+          fmt::format("engine 1: page check failed \\(tag\\+owner\\+position\\) in a step of request request-{} "
+                      "sequence {}: logical page 3, page {}, expected {:#x}, found 0x[0-9a-f]+; [0-9]+ pages "
+                      "held",
+                      reader, reader, page, lease.tag));
+    }
+    // The reader gave back what was not its own any more.
+    EXPECT_EQ(loop.stats().double_frees, 1);
+    expect_one_line(
+        log, "is not leased under that tag",
+        fmt::format("page pool: page {}, tag {} was released and is not leased under that tag", page, lease.tag));
+    EXPECT_EQ(loop.stats().pages_leased, 0);
+    EXPECT_TRUE(loop.audit().ok()) << loop.audit().to_string();
+  }
+}
+
 // ---- Audits of pages in quarantine ----
 
 // Device memory of which a byte of one page cannot be changed.
