@@ -89,6 +89,64 @@ TEST(HandoffEndings, APageThatHasAnotherHolderByThenIsLeftAlone) {
   expect_balance(harness);
 }
 
+// The sender's lease is its pin: neither a flush of the prefix cache nor prompts that want every page of the pool take
+// a page from a handoff that has not begun to be answered, or whose data is on its way.
+TEST(HandoffEndings, PagesThatASenderReadsAreEvictedByNobody) {
+  for (const Type type : {Type::kAccept, Type::kPageData}) {
+    for (const bool flush : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(type) << ", flush " << flush);
+      HarnessOptions options;
+      options.prefill_pages = 12;
+      ServingHarness harness(options);
+      std::vector<std::tuple<PeerId, PeerId, Message>> held;
+      harness.transport().set_filter([&](PeerId from, PeerId to, Message message) {
+        if (type_of(message) == type && (held.empty() || handoff_of(message) == handoff_of(std::get<2>(held[0])))) {
+          held.emplace_back(from, to, std::move(message));
+        } else {
+          harness.transport().deliver(from, to, std::move(message));
+        }
+      });
+      const auto prompt = make_prompt(1, 22);
+      const auto id = harness.submit(prompt, 8);
+      ASSERT_TRUE(harness.run_until([&] { return !held.empty(); }));
+      const kv_cache::PagePool& pool = harness.first().loop().pool();
+      std::vector<kv_cache::Lease> leases;
+      for (kv_cache::PageId page = 1; page <= 12; ++page) {
+        if (pool.lease_count(page) > 0) leases.push_back(pool.current_lease(page));
+      }
+      ASSERT_EQ(leases.size(), 6u);
+      if (flush) harness.router().flush_prefix_cache();
+      // The first gets what is left, the second has what the first left in the cache evicted, and the third wants more.
+      std::vector<std::vector<std::int32_t>> prompts;
+      std::vector<request::SequenceId> others;
+      for (std::uint64_t i = 0; i < 3; ++i) {
+        prompts.push_back(make_prompt(2 + i, i == 2 ? 40 : 22));
+        others.push_back(harness.submit(prompts.back(), 8));
+        if (i < 2) {
+          ASSERT_TRUE(harness.run_until([&] { return harness.heard(others.back()).ended(); }));
+        }
+      }
+      for (int turns = 0; turns < 50; ++turns) harness.turn();
+      EXPECT_EQ(harness.first().loop().stats().waiting, 1);
+      EXPECT_TRUE(harness.tokens_so_far(others[2]).empty());
+      EXPECT_EQ(harness.tokens_so_far(id).size(), 1u);
+      for (const kv_cache::Lease& lease : leases) {
+        EXPECT_EQ(pool.current_lease(lease.page), lease);
+        EXPECT_EQ(pool.lease_count(lease.page), 1);
+      }
+      harness.transport().set_filter({});
+      for (auto& [from, to, message] : held) harness.transport().deliver(from, to, std::move(message));
+      harness.run_until_ended();
+      EXPECT_THAT(harness.heard(id).ids(), ElementsAreArray(harness.expected(prompt, 8)));
+      for (std::size_t i = 0; i < others.size(); ++i) {
+        EXPECT_THAT(harness.heard(others[i]).ids(), ElementsAreArray(harness.expected(prompts[i], 8))) << i;
+      }
+      EXPECT_EQ(harness.first().loop().stats().handoffs_failed, 0);
+      harness.expect_pages_balance();
+    }
+  }
+}
+
 HarnessOptions recomputing() {
   HarnessOptions options;
   options.integrity.on_error = kv_cache::OnIntegrityError::kRecompute;
