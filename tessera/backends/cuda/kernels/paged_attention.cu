@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(PagedAttentio
 
   const AttentionTile tile = p.tiles[blockIdx.x];
   const std::int32_t kv_head = blockIdx.y;
-  const std::int64_t kv_len = p.kv_lens[tile.row];
+  const std::int64_t kv_len = kv_len_of(p.kv_lens, tile.row, p.max_pages_per_row, p.cache.page_size);
   if (wrote_zeros(p, tile, kv_head, kv_len, fault)) return;
   const std::int64_t first_position = position_of(p, tile, kv_len, tile.first);
   const std::int64_t last_position = position_of(p, tile, kv_len, tile.first + tile.count - 1);
@@ -521,7 +521,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(PagedAttentio
 __global__ void __launch_bounds__(kThreads) merge_kernel(PagedAttentionKernel p) {
   const AttentionTile tile = p.tiles[blockIdx.x];
   const std::int32_t kv_head = blockIdx.y;
-  const std::int64_t kv_len = p.kv_lens[tile.row];
+  const std::int64_t kv_len = kv_len_of(p.kv_lens, tile.row, p.max_pages_per_row, p.cache.page_size);
   if (kv_len < tile.q_len || kv_len <= 0) return;  // Zeros were written.
   const int lane = threadIdx.x % 32;
   for (std::int32_t r = threadIdx.x / 32; r < tile.count; r += kWarps) {
