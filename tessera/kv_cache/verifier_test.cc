@@ -66,7 +66,9 @@ class VerifierTest : public ::testing::Test {
 
   CheckedPages check() {
     expectations_.clear();
-    for (const Sequence& s : sequences_) expectations_.push_back({s.leases, s.kv_len + s.new_tokens, s.kv_len});
+    for (const Sequence& s : sequences_) {
+      expectations_.push_back({s.leases, s.kv_len + s.new_tokens, s.kv_len, first_logical_page_});
+    }
     CheckInput input;
     input.records = pool_->records();
     input.page_size = kPageSize;
@@ -106,6 +108,7 @@ class VerifierTest : public ::testing::Test {
   std::unique_ptr<PageTable> table_;
   std::unique_ptr<Verifier> verifier_;
   std::vector<Sequence> sequences_;
+  std::int32_t first_logical_page_ = 0;
   std::vector<RowExpectation> expectations_;
   std::vector<std::int32_t> rows_;
   std::vector<std::int32_t> token_positions_;
@@ -255,6 +258,19 @@ TEST_F(VerifierTest, WriteIntoASharedPage) {
   EXPECT_EQ(verdict.found, 2u);
 }
 
+// The page that it writes to is sound; another one of the row is not.
+TEST_F(VerifierTest, NoRowWritesThatHasFailedWhereverItIsInTheBatch) {
+  for (std::size_t row = 0; row < sequences_.size(); ++row) {
+    std::uint64_t& tag = fault_injection::Access::tags(*pool_)[sequences_[row].leases[0].page];
+    tag ^= 1;
+    const CheckedPages checked = check();
+    for (std::size_t t = 0; t < slots_.size(); ++t) {
+      EXPECT_EQ(checked.slots.slots()[t], t == row ? ops::kNullSlot : slots_[t]);
+    }
+    tag ^= 1;
+  }
+}
+
 TEST_F(VerifierTest, ChangeDuringTheStepIsFoundAfterIt) {
   const CheckedPages checked = check();
   EXPECT_EQ(checked.pages.kv_lens()[1], 7);
@@ -295,6 +311,18 @@ TEST_F(VerifierTest, FailsCleanlyWithoutDeviceMemory) {
   const auto made = Verifier::create(failing, {3, kWidth, 8});
   ASSERT_FALSE(made.has_value());
   EXPECT_EQ(made.error().code(), base::StatusCode::kResourceExhausted);
+}
+
+using VerifierDeathTest = VerifierTest;
+
+TEST_F(VerifierDeathTest, TokensOfNoRowAndPagesBeforeTheFirstAbort) {
+  for (const std::int32_t row : {-1, 3}) {
+    rows_[2] = row;
+    EXPECT_DEATH(check(), "row >= 0.*row < rows");
+  }
+  rows_[2] = 2;
+  first_logical_page_ = -1;
+  EXPECT_DEATH(check(), "row.first_logical_page >= 0");
 }
 
 }  // namespace

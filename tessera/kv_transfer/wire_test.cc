@@ -1,6 +1,7 @@
 #include "tessera/kv_transfer/wire.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <cstring>
 #include <limits>
@@ -140,6 +141,30 @@ TEST(Wire, EveryFlippedBitIsRefused) {
       ASSERT_FALSE(parsed.has_value()) << bit;
       EXPECT_EQ(parsed.error().has_header, bit / 8 >= static_cast<std::size_t>(kHeaderBytes)) << bit;
       message[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    }
+  }
+}
+
+// What a sound header says of its body: every bit of the checksum counts, and the size.
+TEST(Wire, ABodyThatIsNotItsHeadersIsRefused) {
+  for (const auto& original : samples()) {
+    for (std::size_t bit = 0; bit < 64; ++bit) {
+      std::vector<std::byte> message = original;
+      message[32 + bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+      put(message, 40, std::uint64_t{XXH3_64bits(message.data(), 40)});
+      const auto parsed = parse(message);
+      ASSERT_FALSE(parsed.has_value()) << bit;
+      EXPECT_EQ(parsed.error().status.code(), StatusCode::kDataLoss);
+      EXPECT_TRUE(parsed.error().has_header);
+    }
+    const auto body_bytes = static_cast<std::uint32_t>(original.size() - static_cast<std::size_t>(kHeaderBytes));
+    for (const std::uint32_t wrong : {body_bytes + 1, body_bytes - 1, body_bytes ^ 0x80000000u}) {
+      std::vector<std::byte> message = original;
+      put(message, 24, wrong);
+      seal(message);
+      const auto parsed = parse(message);
+      ASSERT_FALSE(parsed.has_value()) << wrong;
+      EXPECT_EQ(parsed.error().status.code(), StatusCode::kDataLoss);
     }
   }
 }

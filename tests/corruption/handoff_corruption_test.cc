@@ -225,5 +225,34 @@ TEST(HandoffOfALostPage, APageThatIsSomebodyElsesByThen) {
                                harness.decode().loop().stats().pages_quarantined);
 }
 
+// A decode engine takes no KV for a request of another length: which tokens it is of is not to be guessed.
+TEST(HandoffCorruptionOfAnOffer, TheKvIsAsLongAsTheTicketsPrompt) {
+  namespace wire = kv_transfer::wire;
+  for (const std::int32_t change : {-1, 1}) {
+    ServingHarness harness({});
+    int changed = 0;
+    harness.transport().set_filter([&](auto from, auto to, std::vector<std::byte> message) {
+      const auto parsed = wire::parse(message);
+      if (parsed.has_value() && std::holds_alternative<wire::Offer>(parsed->body)) {
+        wire::Offer offer = std::get<wire::Offer>(parsed->body);
+        offer.kv_len += change;
+        message = wire::encode(parsed->header.session, parsed->header.handoff, offer);
+        ++changed;
+      }
+      harness.transport().deliver(from, to, std::move(message));
+    });
+    const auto prompt = make_prompt(1, 22);  // 6 pages, as 21 or 23 tokens would have.
+    const auto id = harness.submit(prompt, 6);
+    harness.run_until_ended();
+    EXPECT_EQ(changed, 1);
+    const Heard heard = harness.heard(id);
+    EXPECT_EQ(heard.terminals, 1);
+    ASSERT_TRUE(heard.failed.has_value());
+    EXPECT_EQ(heard.failed->code(), base::StatusCode::kInternal);
+    EXPECT_EQ(harness.decode().loop().stats().check_failures, 0);
+    harness.expect_pages_balance();
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test_support

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
+#include <utility>
 
+#include "tessera/engine/sequence_pages.h"
 #include "tests/corruption/log_capture.h"
 #include "tests/serving/serving_harness.h"
 #include "tests/support/fault_access.h"
@@ -250,6 +254,35 @@ TEST(DamagedPages, OfOneRowAreFoundTogether) {
     EXPECT_EQ(harness.first().loop().stats().pages_quarantined, 3 + 2);
     harness.expect_pages_balance(3 + 2);
   }
+}
+
+// Of a sequence that holds two pages of its own, the first of which somebody else has put in quarantine. Its other page
+// is given back only where the verdict says that and nothing more.
+TEST(DamagedPages, OnlyALeaseThatEndedInQuarantineLeavesTheRestAlone) {
+  const std::unique_ptr<ops::Backend> backend = backends::cpu::make_reference_backend();
+  const std::unique_ptr<ops::Stream> stream = backend->make_stream();
+  const auto quarantined = [&](const std::function<void(ops::RowVerdict&)>& change) {
+    const auto pool = std::move(
+        *kv_cache::PagePool::create(*backend, *stream, ops::gqa_kv_layout(ops::KvFormat::kF32, 1, 4, 1, 4), 4));
+    kv_cache::PrefixCache cache(*pool, *stream);
+    engine::SequencePages pages(*pool, cache, *stream, {});
+    engine::Sequence sequence;
+    sequence.spec.id = 7;
+    EXPECT_TRUE(pages.admit(sequence, {}, 8).ok());
+    const kv_cache::Lease lost = sequence.leases[0];
+    pool->quarantine(*stream, lost.page, "test");
+    ops::RowVerdict verdict{ops::kCheckTag, 0, lost.page, 0, lost.tag};
+    change(verdict);
+    pages.quarantine(sequence, verdict);
+    return pool->counts().quarantined;
+  };
+  EXPECT_EQ(quarantined([](ops::RowVerdict&) {}), 1);
+  // The table named another page; another check failed; the device says something else than the host.
+  EXPECT_EQ(quarantined([](ops::RowVerdict& v) { v.page_id = 4; }), 2);
+  EXPECT_EQ(quarantined([](ops::RowVerdict& v) { v.expected ^= 1; }), 2);
+  EXPECT_EQ(quarantined([](ops::RowVerdict& v) { v.found = 5; }), 2);
+  EXPECT_EQ(quarantined([](ops::RowVerdict& v) { v.logical_page = -1; }), 2);
+  EXPECT_EQ(quarantined([](ops::RowVerdict& v) { v.logical_page = 2; }), 2);
 }
 
 }  // namespace
