@@ -37,9 +37,11 @@ FIRST = {
     mutants.ENDS: "corruption",
     mutants.INTEGRITY: "corruption",
     mutants.SEQUENCE_PAGES: "corruption",
-    mutants.MOVES: "serving",
+    mutants.MOVES: "corruption",
     mutants.HANDOFF: "kv_transfer",
     mutants.RECEIVER: "kv_transfer",
+    mutants.SENDER: "kv_transfer",
+    mutants.WIRE: "kv_transfer",
     mutants.STORER: "kv_transfer",
     mutants.GATHERER: "kv_transfer",
 }

@@ -24,6 +24,8 @@ SEQUENCE_PAGES = "tessera/engine/sequence_pages.cc"
 MOVES = "tessera/engine/engine_loop_handoff.cc"
 HANDOFF = "tessera/kv_transfer/handoff.cc"
 RECEIVER = "tessera/kv_transfer/receiver.cc"
+SENDER = "tessera/kv_transfer/sender.cc"
+WIRE = "tessera/kv_transfer/wire.cc"
 STORER = "tessera/kv_transfer/chunk_storer.cc"
 GATHERER = "tessera/kv_transfer/chunk_gatherer.cc"
 
@@ -356,4 +358,55 @@ SITES = [
     Site(AUDIT, "&& «r.position == p.position» &&", ("true", "r.position >= p.position", "r.position <= p.position")),
     Site(AUDIT, "&& «r.leases == p.leases»;", ("true", "r.leases >= p.leases", "r.leases <= p.leases")),
     Site(AUDIT, "if («!holds») pages.push_back", ("!holds && pages.empty()", "true")),
+    # ---- Every row and every token; what the null page stands for. ----
+    Site(VERIFY, "for (std::int64_t r = 0; «r < p.rows»; ++r) { RowVerdict verdict;", ("r + 1 < p.rows", "r < 1")),
+    Site(VERIFY, "for (std::int64_t j = 0; «j < p.max_pages_per_row»; ++j)", ("j + 1 < p.max_pages_per_row",)),
+    Site(VERIFY, "for (std::int64_t r = 0; «r < p.rows»; ++r) { const bool passed", ("r + 1 < p.rows", "r < 1")),
+    Site(VERIFY, "for (std::int64_t t = 0; «t < p.tokens»; ++t) { if (p.verdicts", ("t + 1 < p.tokens", "t < 1")),
+    Site(PAGES, "slots()[t]; if («slot == ops::kNullSlot») continue; TESSERA_CHECK(slot >= page_size", ("false",)),
+    Site(PAGES, "slots()[t]; if («slot == ops::kNullSlot») continue; const std::int64_t page = slot / layout.page_size;",
+         ("false",)),
+    Site(PAGES, "if («page == ops::kNullPage») continue;", ("false",)),
+    Site(DIGESTS, "if («slot == ops::kNullSlot») continue;", ("false",)),
+    Site(DIGESTS, "if («page == ops::kNullPage») continue;", ("false",),
+         equivalent="spares the work alone: the verdict on the null page is made below"),
+    Site(DIGESTS, "if («page == ops::kNullPage» || found", ("false",)),
+    # ---- What the verifier is told. ----
+    Site(VERIFIER, "TESSERA_CHECK(«row >= 0» && row < rows);", ("true",)),
+    Site(VERIFIER, "TESSERA_CHECK(row >= 0 && «row < rows»);", ("true", "row <= rows")),
+    Site(VERIFIER, "TESSERA_CHECK(«row.first_logical_page >= 0»);", ("true",)),
+    Site(VERIFIER, "first_logical_pages_.push_back(«row.first_logical_page»);", ("0",)),
+    Site(VERIFIER, "[](std::int32_t first) { return «first != 0»; });", ("false", "first > 1")),
+    Site(VERIFIER, "params.first_logical_pages = «windows ? a.first_logical_pages : nullptr»;", ("nullptr",)),
+    # ---- What an engine makes of a failed check, in a step and in a handoff. ----
+    Site(SEQUENCE_PAGES, "if ((«is_private(lease, sequence.spec.id)» && !one_page)", ("false", "true")),
+    Site(SEQUENCE_PAGES, "sequence.spec.id) && «!one_page») ||", ("true",)),
+    Site(SEQUENCE_PAGES, "return «verdict.page_id == lease.page» && !pool_", ("true",)),
+    Site(SEQUENCE_PAGES, "&& «verdict.expected == lease.tag» &&", ("true",)),
+    Site(SEQUENCE_PAGES, "&& «verdict.found == pool_.current_lease(lease.page).tag»;", ("true",)),
+    Site(SEQUENCE_PAGES, "= («j == verdict.logical_page» &&", ("true",)),
+    Site(SEQUENCE_PAGES, "&& «verdict.page_id == lease.page») ||", ("true",)),
+    Site(SEQUENCE_PAGES, "|| «std::ranges::find(contradicted, lease.page) != contradicted.end()»;", ("false",)),
+    Site(STEP, "byte_verdicts = «has(kv_cache::IntegrityLevel::kDigestStep) ? check_read(pool, checked.pages, verdicts) : "
+         "std::span<const ops::RowVerdict>()»;", ("std::span<const ops::RowVerdict>()",)),
+    Site(MOVES, "return «status.code() == base::StatusCode::kCorruption» ||", ("false",)),
+    Site(MOVES, "|| «status.code() == base::StatusCode::kDataLoss»;", ("false", "true")),
+    Site(MOVES, "else if («std::ssize(ticket->spec.prompt) != offer.kv_len») {", ("false",)),
+    Site(SENDER, "if («!prove(handoff, budget)») return true;", ("(prove(handoff, budget), false)", "false")),
+    Site(SENDER, "return «handoff.pages_proved == handoff.machine.shape().num_pages»;",
+         ("true", "handoff.pages_proved + 1 >= handoff.machine.shape().num_pages")),
+    Site(GATHERER, "if («tags.failed_checks != 0») return std::unexpected", ("false",)),
+    Site(WIRE, "if («checksum(bytes.first(kHeaderChecksumOffset)) != load<std::uint64_t>(bytes, kHeaderChecksumOffset)») {",
+         ("false", "static_cast<std::uint32_t>(checksum(bytes.first(kHeaderChecksumOffset))) != "
+          "load<std::uint32_t>(bytes, kHeaderChecksumOffset)")),
+    Site(WIRE, "found = checksum(body); «found != expected») {",
+         ("false", "static_cast<std::uint32_t>(found) != static_cast<std::uint32_t>(expected)")),
+    Site(WIRE, "if («load<std::uint32_t>(bytes, kBodyBytesOffset) != body.size()») {", ("false",)),
+    Site(WIRE, "if («version != kVersion») {", ("false",)),
+    # ---- The prefix cache: what is evicted, and when. ----
+    Site(PREFIX, "return «leased» ||", ("false",)),
+    Site(PREFIX, "|| «pinned_children > 0»;", ("false", "pinned_children > 1")),
+    Site(PREFIX, "if («node.first_child == nullptr» &&", ("true",)),
+    Site(PREFIX, "&& «!node.pinned()») {", ("true",)),
+    Site(CHAIN, "«hash.add_integer(static_cast<std::uint32_t>(page_size));»", ("",)),
 ]
