@@ -15,6 +15,7 @@
 #include "tessera/kv_cache/page_pool.h"
 #include "tests/support/fault_access.h"
 #include "tests/support/forwarding_backend.h"
+#include "tests/support/page_pool_fixture.h"
 
 namespace tessera::kv_cache {
 namespace {
@@ -30,28 +31,8 @@ std::array<PageId, 5> pages_outside(PageId total) {
   return {std::numeric_limits<PageId>::min(), -1, 0, total + 1, std::numeric_limits<PageId>::max()};
 }
 
-class PagePoolAuditTest : public ::testing::Test {
+class PagePoolAuditTest : public PagePoolFixture {
  protected:
-  void make(std::int64_t pages) {
-    auto made = PagePool::create(*backend_, *stream_, ops::gqa_kv_layout(ops::KvFormat::kBF16, 2, 4, 2, 8), pages);
-    ASSERT_TRUE(made.has_value()) << made.error().to_string();
-    pool_ = std::move(*made);
-  }
-  Lease take(std::int32_t position = 0) {
-    auto lease = pool_->allocate(*stream_, owner_of_sequence(1), position);
-    EXPECT_TRUE(lease.has_value());
-    return lease.value_or(Lease{});
-  }
-  Lease take_written(std::int32_t position = 0) {
-    const Lease lease = take(position);
-    pool_->begin_write(lease);
-    pool_->end_write(lease, 1);
-    return lease;
-  }
-  void expect_sound() {
-    const base::Status status = pool_->check_conservation(*stream_);
-    EXPECT_TRUE(status.ok()) << status.to_string();
-  }
   void expect_found(const std::string& text) {
     const base::Status status = pool_->check_conservation(*stream_);
     EXPECT_EQ(status.code(), StatusCode::kCorruption) << text;
@@ -78,10 +59,6 @@ class PagePoolAuditTest : public ::testing::Test {
     damage(Access::lease_counts(*pool_), "lease count");
     damage(pool_->digests(), "digest");
   }
-
-  std::unique_ptr<ops::Backend> backend_ = backends::cpu::make_reference_backend();
-  std::unique_ptr<ops::Stream> stream_ = backend_->make_stream();
-  std::unique_ptr<PagePool> pool_;
 };
 
 TEST_F(PagePoolAuditTest, OnlyTheWholeTagOfAPageInThePoolIsCurrent) {

@@ -12,41 +12,18 @@
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tests/support/failing_backend.h"
 #include "tests/support/fault_access.h"
+#include "tests/support/page_pool_fixture.h"
 
 namespace tessera::kv_cache {
 namespace {
 
 using base::StatusCode;
 
-class PagePoolTest : public ::testing::Test {
+class PagePoolTest : public PagePoolFixture {
  protected:
-  void make(std::int64_t pages) {
-    auto made = PagePool::create(*backend_, *stream_, ops::gqa_kv_layout(ops::KvFormat::kBF16, 2, 4, 2, 8), pages);
-    ASSERT_TRUE(made.has_value()) << made.error().to_string();
-    pool_ = std::move(*made);
-  }
-  Lease take(std::int32_t position = 0, std::uint64_t sequence = 1) {
-    auto lease = pool_->allocate(*stream_, owner_of_sequence(sequence), position);
-    EXPECT_TRUE(lease.has_value());
-    return lease.value_or(Lease{});
-  }
-  Lease take_written(std::int32_t position = 0) {
-    const Lease lease = take(position);
-    pool_->begin_write(lease);
-    pool_->end_write(lease, 1);
-    return lease;
-  }
-  void expect_sound() {
-    const base::Status status = pool_->check_conservation(*stream_);
-    EXPECT_TRUE(status.ok()) << status.to_string();
-  }
   PageCounts counts(std::int64_t free, std::int64_t leased, std::int64_t cached, std::int64_t quarantined) {
     return PageCounts{free + leased + cached + quarantined, free, leased, cached, quarantined};
   }
-
-  std::unique_ptr<ops::Backend> backend_ = backends::cpu::make_reference_backend();
-  std::unique_ptr<ops::Stream> stream_ = backend_->make_stream();
-  std::unique_ptr<PagePool> pool_;
 };
 
 TEST_F(PagePoolTest, StartsClearedAndFree) {
