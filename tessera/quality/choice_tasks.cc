@@ -1,0 +1,7 @@
+#include "tessera/quality/task.h"
+
+namespace tessera::quality {
+
+std::vector<TaskEntry> choice_tasks() { return {}; }
+
+}  // namespace tessera::quality
