@@ -8,18 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "server_address.h"
 #include "tessera/base/status.h"
 
 namespace tessera::app {
-
-struct ServerAddress {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 30000;
-  std::string api_key;
-};
-
-// From "http://HOST:PORT" (also with a trailing slash or /v1).
-base::Result<ServerAddress> parse_url(const std::string& url);
 
 // A call that the model wants made.
 struct Call {
