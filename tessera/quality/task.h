@@ -42,6 +42,9 @@ class Task {
   virtual std::size_t size() const = 0;
   virtual std::string question_id(std::size_t index) const = 0;
   virtual std::string cell(std::size_t index) const = 0;
+  // data_digest() (data_file.h) of the texts of its files, joined in the order in which they were read: an evaluation
+  // that is resumed, or compared with another, must have read the same. Empty for a task that reads none.
+  virtual std::string data_digest() const { return {}; }
   // Asks one question and judges the answer. Thread-safe. A question that does not fit the model's context is an
   // Outcome with `skipped`; any other failure ends the evaluation.
   virtual base::Result<Outcome> ask(std::size_t index, Respondent& respondent) const = 0;
