@@ -26,6 +26,7 @@ struct ChatMessage {
   std::string content;
   std::vector<ToolCall> calls = {};  // Of the assistant's.
   std::string tool_call_id = {};     // Of a tool's.
+  std::string name = {};             // Likewise: the tool's, which some formats write; empty: not given.
 };
 
 struct ChatQuestion {
