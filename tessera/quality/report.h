@@ -11,8 +11,8 @@ namespace tessera::quality {
 
 // Lines of at most 120 columns, no colours.
 std::string report_text(const Evaluation& evaluation, const Analysis& analysis);
-// docs/evaluate.md has the schema.
-std::string report_json(const Evaluation& evaluation, const Analysis& analysis);
+// One line; docs/evaluate.md has the schema. With outcomes, also all that was asked and answered.
+std::string report_json(const Evaluation& evaluation, const Analysis& analysis, bool with_outcomes = false);
 // One file with its style and plots (SVG) inside; no script or reference to anything outside. What a model wrote is
 // text in it, never markup.
 std::string report_html(const Evaluation& evaluation, const Analysis& analysis);
