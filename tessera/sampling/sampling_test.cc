@@ -49,6 +49,17 @@ TEST(SampleRows, CarryTheParametersAndThePosition) {
   EXPECT_EQ(sample_row(params, 17).top_logprobs, 3);
 }
 
+TEST(SampleRows, APromptTokenIsScoredAndNotDrawn) {
+  request::SamplingParams params;
+  params.temperature = 0.5f;
+  params.logprobs = true;
+  params.top_logprobs = 7;
+  params.prompt_logprobs = 2;
+  const ops::SampleRow row = prompt_row(params, 31);
+  EXPECT_EQ(row.forced_token, 31);
+  EXPECT_EQ(row.top_logprobs, 2);
+}
+
 TEST(TokenSampler, RowsAskForDifferentNumbersOfAlternatives) {
   const auto backend = backends::cpu::make_reference_backend();
   const auto stream = backend->make_stream();

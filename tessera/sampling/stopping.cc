@@ -15,6 +15,13 @@ ops::SampleRow sample_row(const request::SamplingParams& params, std::int64_t po
   return row;
 }
 
+ops::SampleRow prompt_row(const request::SamplingParams& params, std::int32_t token) {
+  ops::SampleRow row;
+  row.forced_token = token;
+  row.top_logprobs = params.prompt_logprobs.value();
+  return row;
+}
+
 std::optional<request::FinishReason> finish_reason(const request::SamplingParams& params, const Progress& progress) {
   if (!params.ignore_eos &&
       std::ranges::find(params.stop_token_ids, progress.last_token) != params.stop_token_ids.end()) {

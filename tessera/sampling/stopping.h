@@ -1,4 +1,4 @@
-// When a sequence ends, and how one of its tokens is drawn: from plain parameters to the sampling op's rows.
+// When a sequence ends, and how one of its tokens is drawn or scored: from plain parameters to the sampling op's rows.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,9 @@ namespace tessera::sampling {
 // How the token at `position` (an index into prompt and generated tokens together) is drawn. The random number depends
 // on seed and position only, so that a recompute draws the same one.
 ops::SampleRow sample_row(const request::SamplingParams& params, std::int64_t position);
+
+// How a prompt token, which is not drawn, gets its log-probability. The params' prompt_logprobs are set.
+ops::SampleRow prompt_row(const request::SamplingParams& params, std::int32_t token);
 
 struct Progress {
   std::int64_t prompt_tokens = 0;

@@ -12,11 +12,18 @@ namespace {
 void check_views(std::span<const SequenceView> sequences, const PoolView& pool, const Limits& limits) {
   TESSERA_CHECK(pool.page_size > 0 && limits.running_max > 0 && limits.chunk_tokens > 0);
   for (std::size_t i = 1; i < sequences.size(); ++i) TESSERA_CHECK(sequences[i - 1].id < sequences[i].id);
+  for (const SequenceView& s : sequences) TESSERA_CHECK(!s.scored || limits.scored_tokens > 0);
 }
 
-// Where the chunk that starts at `start` ends: the next multiple of chunk_tokens inside the prompt, or inside what was
-// generated.
-std::int64_t chunk_end(const SequenceView& sequence, std::int64_t start, std::int64_t chunk_tokens) {
+bool is_scored_at(const SequenceView& sequence, std::int64_t start) {
+  return sequence.scored && start < sequence.prompt;
+}
+
+// Where the chunk that starts at `start` ends: the next multiple of a chunk's length inside the prompt, or inside what
+// was generated.
+std::int64_t chunk_end(const SequenceView& sequence, std::int64_t start, const Limits& limits) {
+  const std::int64_t chunk_tokens =
+      is_scored_at(sequence, start) ? std::min(limits.chunk_tokens, limits.scored_tokens) : limits.chunk_tokens;
   const std::int64_t origin = start < sequence.prompt ? 0 : sequence.prompt;
   const std::int64_t part_end = start < sequence.prompt ? std::min(sequence.prompt, sequence.tokens) : sequence.tokens;
   return std::min(part_end, origin + ((start - origin) / chunk_tokens + 1) * chunk_tokens);
@@ -64,6 +71,7 @@ BatchPlan plan_batch(std::span<const SequenceView> sequences, const PoolView& po
   BatchPlan plan;
   std::int64_t available = pool.available;
   std::int64_t budget = limits.chunk_tokens;
+  std::int64_t scored_budget = limits.scored_tokens;
   bool budget_spent = false;
 
   // Sequences that hold pages, earliest first; null once preempted.
@@ -96,7 +104,7 @@ BatchPlan plan_batch(std::span<const SequenceView> sequences, const PoolView& po
     Chunk chunk;
     chunk.id = s.id;
     chunk.start = s.computed;
-    chunk.count = chunk_end(s, s.computed, limits.chunk_tokens) - s.computed;
+    chunk.count = chunk_end(s, s.computed, limits) - s.computed;
     chunk.reaches_end = chunk.start + chunk.count == s.tokens;
     chunk.new_pages = std::max<std::int64_t>(0, base::ceil_div(chunk.start + chunk.count, pool.page_size) - s.pages);
     const bool is_decode = s.computed >= s.prompt && s.tokens - s.computed == 1;
@@ -104,6 +112,11 @@ BatchPlan plan_batch(std::span<const SequenceView> sequences, const PoolView& po
     // are.
     if (!is_decode && (budget_spent || chunk.count > budget)) {
       budget_spent = true;
+      continue;
+    }
+    const bool is_scored = is_scored_at(s, s.computed);
+    if (is_scored && chunk.count > scored_budget) {
+      scored_budget = 0;
       continue;
     }
     while (holders[i] != nullptr && chunk.new_pages > available) {
@@ -116,6 +129,7 @@ BatchPlan plan_batch(std::span<const SequenceView> sequences, const PoolView& po
     if (holders[i] == nullptr || chunk.new_pages > available) continue;
     available -= chunk.new_pages;
     if (!is_decode) budget -= chunk.count;
+    if (is_scored) scored_budget -= chunk.count;
     (is_decode ? decode : prefill).push_back(chunk);
   }
   plan.chunks = std::move(decode);

@@ -10,8 +10,9 @@
 //
 // Chunks. Prompt tokens are computed in chunks that end at multiples of chunk_tokens (counted from the sequence's first
 // token) and at the end of the prompt, whatever else is in the batch and wherever a cached prefix ended: the boundaries
-// of a recompute are those of the first time. Generated tokens that are replayed are chunked likewise from the end of
-// the prompt.
+// of a recompute are those of the first time. Those of a scored prompt are multiples of scored_tokens, if that is less;
+// a scored chunk that finds no rows of logits left waits, and only scored ones wait behind it. Generated tokens that
+// are replayed are chunked likewise from the end of the prompt.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,8 @@ struct SequenceView {
   std::int64_t tokens = 0;    // Tokens whose KV is wanted: the prompt, and what was generated and is to be computed.
   std::int64_t computed = 0;  // Tokens whose KV exists; < tokens when computing.
   std::int64_t pages = 0;     // Pages held.
-  std::int64_t pages_returned = 0;  // Of them, those that would become available if it gave them back now.
+  bool scored = false;        // The logits of all its prompt tokens are wanted.
+  std::int64_t pages_returned = 0;  // Of the pages, those that would become available if it gave them back now.
 };
 
 struct PoolView {
@@ -51,6 +53,8 @@ struct PoolView {
 struct Limits {
   std::int64_t running_max = 0;   // Sequences that hold pages at once.
   std::int64_t chunk_tokens = 0;  // Prompt and replay tokens of one step, over all sequences.
+  // Of them, those of scored prompts: each takes a row of the logits. Needed where a sequence is scored.
+  std::int64_t scored_tokens = 0;
   // Whether sequences grow while they run (unified, decode). Prefill engines hold exactly the prompt.
   enum class Growth : std::uint8_t { kFixed, kGrows } growth = Growth::kGrows;
 };

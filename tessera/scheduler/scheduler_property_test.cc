@@ -18,6 +18,7 @@ struct Work {
   std::int64_t prompt = 0;
   std::int64_t generate = 0;
   std::int64_t arrives_at_step = 0;
+  bool scored = false;
   std::int64_t transfer_steps = 0;  // Between admission and computing.
 };
 
@@ -67,8 +68,11 @@ class Simulation {
       }
       Live live;
       live.work = it->second;
-      live.view = {
-          .id = it->first, .activity = Activity::kWaiting, .prompt = live.work.prompt, .tokens = live.work.prompt};
+      live.view = {.id = it->first,
+                   .activity = Activity::kWaiting,
+                   .prompt = live.work.prompt,
+                   .tokens = live.work.prompt,
+                   .scored = live.work.scored};
       live_[it->first] = live;
       it = work_.erase(it);
     }
@@ -130,6 +134,7 @@ class Simulation {
       live.view.activity = Activity::kWaiting;
     }
     std::int64_t prompt_tokens = 0;
+    std::int64_t scored_tokens = 0;
     for (const Chunk& chunk : plan.chunks) {
       Live& live = live_.at(chunk.id);
       RC_ASSERT(chunk.count > 0 && chunk.start == live.view.computed);
@@ -141,6 +146,7 @@ class Simulation {
         RC_ASSERT(live.view.computed <= live.work.prompt);
         const auto [at, is_new] = live.prompt_chunks.emplace(chunk.start, live.view.computed);
         RC_ASSERT(is_new || at->second == live.view.computed);
+        if (live.work.scored) scored_tokens += chunk.count;
       }
       if (chunk.count > 1) prompt_tokens += chunk.count;
       if (!chunk.reaches_end) continue;
@@ -154,6 +160,7 @@ class Simulation {
       }
     }
     RC_ASSERT(prompt_tokens <= limits_.chunk_tokens);
+    RC_ASSERT(scored_tokens <= limits_.scored_tokens);
     return !plan.chunks.empty() || !plan.preempted.empty();
   }
 
@@ -167,6 +174,7 @@ rc::Gen<Work> work_generator(std::int64_t transfer_max) {
   return rc::gen::build<Work>(rc::gen::set(&Work::prompt, rc::gen::inRange<std::int64_t>(1, 60)),
                               rc::gen::set(&Work::generate, rc::gen::inRange<std::int64_t>(1, 60)),
                               rc::gen::set(&Work::arrives_at_step, rc::gen::inRange<std::int64_t>(0, 50)),
+                              rc::gen::set(&Work::scored),
                               rc::gen::set(&Work::transfer_steps, rc::gen::inRange<std::int64_t>(0, transfer_max)));
 }
 
@@ -176,7 +184,8 @@ RC_GTEST_PROP(SchedulerProperty, EveryWorkloadEndsWithoutOvercommitting, ()) {
   pool.page_size = *rc::gen::inRange<std::int64_t>(1, 9);
   pool.usable = pool.available = *rc::gen::inRange<std::int64_t>(1, 40);
   const Limits limits{.running_max = *rc::gen::inRange<std::int64_t>(1, 9),
-                      .chunk_tokens = *rc::gen::inRange<std::int64_t>(1, 30)};
+                      .chunk_tokens = *rc::gen::inRange<std::int64_t>(1, 30),
+                      .scored_tokens = *rc::gen::inRange<std::int64_t>(1, 30)};
   Simulation(work, pool, limits).run();
 }
 
@@ -186,7 +195,8 @@ RC_GTEST_PROP(SchedulerProperty, TransfersInBetweenBlockNobodyForEver, ()) {
   pool.page_size = *rc::gen::inRange<std::int64_t>(1, 9);
   pool.usable = pool.available = *rc::gen::inRange<std::int64_t>(1, 40);
   const Limits limits{.running_max = *rc::gen::inRange<std::int64_t>(1, 9),
-                      .chunk_tokens = *rc::gen::inRange<std::int64_t>(1, 30)};
+                      .chunk_tokens = *rc::gen::inRange<std::int64_t>(1, 30),
+                      .scored_tokens = *rc::gen::inRange<std::int64_t>(1, 30)};
   Simulation(work, pool, limits).run();
 }
 

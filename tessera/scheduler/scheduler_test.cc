@@ -134,6 +134,29 @@ TEST(Batch, AChunkThatDoesNotFitWholeWaits) {
   EXPECT_THAT(ids(plan.chunks), ElementsAre(4, 1));
 }
 
+TEST(Batch, ScoredPromptsShareTheirPartOfAStep) {
+  constexpr Limits kScoring{.running_max = 4, .chunk_tokens = 8, .scored_tokens = 3};
+  const auto scored = [](SequenceId id, std::int64_t computed) {
+    SequenceView view = computing(id, 20, 22, computed, 6);
+    view.scored = true;
+    return view;
+  };
+  const PoolView pool{.page_size = 4, .usable = 40, .available = 20};
+  // Boundaries are multiples of 3 from the beginning: of a chunk of 2 one is left, which the next, of 3, does not fit.
+  // Whoever is not scored goes on behind it.
+  const auto plan =
+      plan_batch(std::vector<SequenceView>{scored(1, 4), scored(2, 6), computing(3, 20, 20, 3, 5)}, pool, kScoring);
+  EXPECT_THAT(ids(plan.chunks), ElementsAre(1, 3));
+  EXPECT_EQ(plan.chunks[0].count, 2);
+  EXPECT_EQ(plan.chunks[1].count, 5);
+  // The end of the prompt is a boundary too; what was generated and is replayed is not scored.
+  const auto end = plan_batch(std::vector<SequenceView>{scored(1, 18), scored(2, 20), scored(3, 14)}, pool, kScoring);
+  EXPECT_THAT(ids(end.chunks), ElementsAre(1, 2, 3));
+  EXPECT_EQ(end.chunks[0].count, 2);
+  EXPECT_EQ(end.chunks[1].count, 2);
+  EXPECT_EQ(end.chunks[2].count, 1);
+}
+
 TEST(Batch, TheLatestGivesItsPagesBack) {
   const std::vector<SequenceView> sequences{computing(1, 4, 9, 8, 2), computing(2, 4, 7, 6, 2),
                                             computing(3, 4, 6, 5, 2)};
