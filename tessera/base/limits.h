@@ -40,6 +40,9 @@ inline constexpr std::int64_t kChoicesMax = 16;  // "n"
 inline constexpr std::int64_t kStopStringsMax = 16;
 inline constexpr std::int64_t kStopStringBytesMax = 256;
 inline constexpr std::int64_t kTopLogprobsMax = 20;
+// Log-probabilities of prompt tokens, alternatives included: in one answer, and in all that are being made.
+inline constexpr std::int64_t kPromptLogprobsMax = 1 << 20;
+inline constexpr std::int64_t kPromptLogprobsLiveMax = 1 << 24;
 inline constexpr std::int64_t kLogitBiasesMax = 1024;
 inline constexpr std::int64_t kMessagesMax = 4096;
 inline constexpr std::int64_t kToolsMax = 1024;

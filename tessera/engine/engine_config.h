@@ -53,9 +53,11 @@ struct EngineConfig {
   WeightMemory weight_memory = WeightMemory::kCounted;
   std::int64_t running_max = 64;            // Sequences that hold pages at once; rows of a step.
   std::int64_t chunked_prefill_size = 512;  // Prompt (and replay) tokens of one step.
-  std::int64_t context_tokens_max = 0;      // Of one sequence; 0: what the model allows.
-  std::int64_t sequences_max = 4096;        // Waiting and running; more fail with resource_exhausted.
-  std::int64_t commands_max = 8192;         // In the queue; more are refused by try_send.
+  // Of them, those whose log-probabilities are wanted: each has a row in the logits' memory.
+  std::int64_t scored_prompt_size = 128;
+  std::int64_t context_tokens_max = 0;  // Of one sequence; 0: what the model allows.
+  std::int64_t sequences_max = 4096;    // Waiting and running; more fail with resource_exhausted.
+  std::int64_t commands_max = 8192;     // In the queue; more are refused by try_send.
   base::Nanoseconds audit_interval = std::chrono::seconds(60);  // Between checks of the page accounts, when idle.
   IntegrityConfig integrity;
   HandoffConfig handoff;

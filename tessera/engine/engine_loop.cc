@@ -1,11 +1,14 @@
 #include "tessera/engine/engine_loop.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/check.h"
+#include "tessera/base/limits.h"
 #include "tessera/base/logging.h"
 #include "tessera/sampling/stopping.h"
 
@@ -71,15 +74,23 @@ base::Status EngineLoop::check_start(const request::SequenceSpec& spec,
                                      const std::vector<std::int32_t>& generated) const {
   const std::int64_t vocab = parts_.model.config().vocab_size;
   const auto in_vocabulary = [&](std::int32_t token) { return token >= 0 && token < vocab; };
-  if (spec.id == 0 || spec.prompt.empty() || spec.sampling.max_tokens < 1) {
-    return base::invalid_argument("a sequence needs an id, a prompt and at least one token to generate");
+  if (spec.id == 0 || spec.prompt.empty() || spec.sampling.max_tokens < 0) {
+    return base::invalid_argument("a sequence needs an id, a prompt and a number of tokens to generate");
+  }
+  const std::int32_t alternatives = spec.sampling.prompt_logprobs.value_or(0);
+  if (alternatives < 0 || alternatives > base::limits::kTopLogprobsMax) {
+    return base::invalid_argument(
+        fmt::format("prompt_logprobs is {}; expected 0 to {}", alternatives, base::limits::kTopLogprobsMax));
   }
   if (!std::ranges::all_of(spec.prompt, in_vocabulary) || !std::ranges::all_of(generated, in_vocabulary)) {
     return base::invalid_argument("a token id is outside the vocabulary");
   }
-  if (std::ssize(spec.prompt) + 1 > info_.context_tokens_max) {
-    return base::out_of_range("the prompt and one token do not fit the context of " +
-                              std::to_string(info_.context_tokens_max) + " tokens");
+  const std::int64_t needed = std::ssize(spec.prompt) + std::min(spec.sampling.max_tokens, 1);
+  if (needed > info_.context_tokens_max) {
+    return base::out_of_range(
+        fmt::format("the prompt, with what must follow it, has {} tokens, which do not fit the "
+                    "context of {}",
+                    needed, info_.context_tokens_max));
   }
   if (table_.size() >= config_.sequences_max) return base::resource_exhausted("the engine's queue is full");
   return {};
@@ -147,6 +158,7 @@ scheduler::Limits EngineLoop::scheduler_limits() const {
     limits.running_max = std::min(limits.running_max, sender_->accepted() + config_.handoff.prefill_ahead_max);
   }
   limits.chunk_tokens = config_.chunked_prefill_size;
+  limits.scored_tokens = config_.scored_prompt_size;
   limits.growth =
       config_.role == EngineRole::kPrefill ? scheduler::Limits::Growth::kFixed : scheduler::Limits::Growth::kGrows;
   return limits;
@@ -164,6 +176,8 @@ std::vector<scheduler::SequenceView> EngineLoop::views() {
     view.prompt = sequence.prompt_tokens();
     view.tokens = wanted_tokens(sequence);
     view.computed = sequence.computed;
+    // Also when it is computed again, for the same chunks.
+    view.scored = sequence.spec.sampling.prompt_logprobs.has_value();
     view.pages = std::ssize(sequence.leases);
     view.pages_returned = pages_->returned_by(sequence);
     views.push_back(view);
@@ -192,7 +206,9 @@ bool EngineLoop::admit() {
   const auto prefix_hit = [&](SequenceId id) {
     const Sequence& sequence = *table_.find(id);
     // Who samples after the prompt must compute its last token; a decode engine gets it with the handoff.
-    const std::int64_t reusable = sequence.prompt_tokens() - (config_.role == EngineRole::kDecode ? 0 : 1);
+    const std::int64_t computed_here = config_.role == EngineRole::kDecode ? 0 : 1;
+    // Who scores the prompt must compute all of it.
+    const std::int64_t reusable = sequence.is_scored() ? 0 : sequence.prompt_tokens() - computed_here;
     std::vector<kv_cache::Lease> prefix = pages_->lease_prefix(sequence, reusable / config_.page_size);
     const scheduler::PrefixHit hit{std::ssize(prefix), pages_->idle_before(prefix)};
     prefixes.emplace(id, std::move(prefix));
@@ -240,7 +256,8 @@ bool EngineLoop::begin(Sequence& sequence, std::vector<kv_cache::Lease> prefix) 
   sequence.started = parts_.clock.now();
   // Once a prompt: not when it is computed again after a preemption, here or (with tokens to replay) on another engine.
   const bool first_time = sequence.report.prompt_tokens == 0 && sequence.generated.empty();
-  if (first_time || config_.role == EngineRole::kDecode) {
+  const bool asked_cache = !sequence.is_scored() && first_time;
+  if (asked_cache || config_.role == EngineRole::kDecode) {
     counters_.prefix_query_tokens += sequence.prompt_tokens();
     counters_.prefix_hit_tokens += sequence.computed;
   }
@@ -281,7 +298,9 @@ bool EngineLoop::run_step() {
     row.count = chunk.count;
     // A prefill engine that computes a prompt again knows its first token already.
     const bool replayed = config_.role == EngineRole::kPrefill && !sequence.generated.empty();
-    row.draw = chunk.reaches_end && !replayed ? Draw::kToken : Draw::kNothing;
+    const bool draws = chunk.reaches_end && !replayed && sequence.spec.sampling.max_tokens > 0;
+    row.draw = draws ? Draw::kToken : Draw::kNothing;
+    if (sequence.is_scored()) row.scored = std::min(row.start + row.count, sequence.prompt_tokens() - 1) - row.start;
     rows.push_back(row);
   }
   if (rows.empty()) return !plan.preempted.empty();
@@ -328,12 +347,34 @@ void EngineLoop::take_outcome(const StepRow& row, const RowOutcome& outcome) {
       end_reader(sequence);
       return;
     }
-    if (config_.role == EngineRole::kPrefill && row.draw == Draw::kNothing) {
+    if (config_.role == EngineRole::kPrefill && !sequence.generated.empty()) {
       sequence.state = SequenceState::kHandoffPending;
       pending_handoffs_.insert(sequence.spec.id);
     }
   }
-  if (row.draw == Draw::kToken) take_token(sequence, outcome);
+  take_prompt_logprobs(sequence, row, outcome);
+  if (row.draw == Draw::kToken) {
+    take_token(sequence, outcome);
+  } else if (sequence.spec.sampling.max_tokens == 0 && sequence.computed == sequence.prompt_tokens()) {
+    finish(sequence, request::FinishReason::kLength);
+  }
+}
+
+// After a preemption, those that were told already are not told again.
+void EngineLoop::take_prompt_logprobs(Sequence& sequence, const StepRow& row, const RowOutcome& outcome) {
+  request::PromptLogprobsEvent event;
+  event.id = sequence.spec.id;
+  event.first = static_cast<std::int32_t>(std::max(row.start, sequence.prompt_logprobs_told) + 1);
+  for (std::int64_t i = event.first - 1 - row.start; i < row.scored; ++i) {
+    const ScoredToken& scored = outcome.scored[static_cast<std::size_t>(i)];
+    request::PromptLogprob& logprob = event.logprobs.emplace_back();
+    logprob.logprob = scored.token.logprob;
+    logprob.top.reserve(scored.top.size());
+    for (const sampling::TopToken& top : scored.top) logprob.top.push_back({top.token, top.logprob});
+  }
+  if (event.logprobs.empty()) return;
+  sequence.prompt_logprobs_told += std::ssize(event.logprobs);
+  outbox_.add(std::move(event));
 }
 
 void EngineLoop::take_token(Sequence& sequence, const RowOutcome& outcome) {

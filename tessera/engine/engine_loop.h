@@ -94,6 +94,7 @@ class EngineLoop {
   bool begin(Sequence& sequence, std::vector<kv_cache::Lease> prefix);
   bool run_step();
   void take_outcome(const StepRow& row, const RowOutcome& outcome);
+  void take_prompt_logprobs(Sequence& sequence, const StepRow& row, const RowOutcome& outcome);
   void take_token(Sequence& sequence, const RowOutcome& outcome);
   std::vector<scheduler::SequenceView> views();
   std::int64_t wanted_tokens(const Sequence& sequence) const;

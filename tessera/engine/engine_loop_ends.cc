@@ -79,7 +79,7 @@ void EngineLoop::fail_corrupt(Sequence& sequence, const ops::RowVerdict& verdict
 void EngineLoop::recompute_or_fail(Sequence& sequence, base::Status status) {
   const SequenceId id = sequence.spec.id;
   const IntegrityConfig& integrity = config_.integrity;
-  const bool wrong_already = sequence.read_damage.has_value() && !sequence.generated.empty();
+  const bool wrong_already = sequence.read_damage.has_value() && sequence.has_emitted();
   const bool may_recompute = recomputes() && !sequence.aborted && !wrong_already;
   if (sequence.read_damage.has_value()) {
     // Who condemned the page did not say who had read it, and what brought the sequence here may have been another

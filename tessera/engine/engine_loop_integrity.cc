@@ -72,12 +72,13 @@ bool EngineLoop::may_cache_prompt(const Sequence& sequence) {
   return copies.empty() || prove(copies, "prompt to be cached") == copies.size();
 }
 
-// Of a sequence that is to be computed again from what it has emitted: the bytes that gave its tokens, which nobody can
+// Of a sequence that is to be computed again from what it has emitted: the bytes that gave its tokens (or the prompt's
+// log-probabilities), which nobody can
 // look at any more once its pages are given back. At digest-step that was done before each token. A page whose lease
 // has ended, or that fails by its tag, says nothing of the bytes that it had; nor does one that a step which failed was
 // to write to.
 void EngineLoop::check_what_was_read(const Sequence& sequence) {
-  if (config_.integrity.level != kv_cache::IntegrityLevel::kDigest || sequence.generated.empty()) return;
+  if (config_.integrity.level != kv_cache::IntegrityLevel::kDigest || !sequence.has_emitted()) return;
   std::vector<kv_cache::Lease> pages;
   const std::int64_t page_size = config_.page_size;
   for (std::int64_t j = 0; j < base::ceil_div(sequence.computed, page_size); ++j) {

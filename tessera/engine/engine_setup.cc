@@ -26,6 +26,7 @@ base::Status check_config(const EngineConfig& config, const EngineParts& parts) 
   TESSERA_RETURN_IF_ERROR(in_range(config.memory_budget_bytes, 0, 1ll << 50, "memory budget in bytes"));
   TESSERA_RETURN_IF_ERROR(in_range(config.running_max, 1, 1 << 16, "number of running sequences"));
   TESSERA_RETURN_IF_ERROR(in_range(config.chunked_prefill_size, 1, 1 << 20, "chunked prefill size"));
+  TESSERA_RETURN_IF_ERROR(in_range(config.scored_prompt_size, 1, 1 << 20, "scored prompt size"));
   TESSERA_RETURN_IF_ERROR(in_range(config.context_tokens_max, 0, base::limits::kContextMax, "context length"));
   TESSERA_RETURN_IF_ERROR(in_range(config.sequences_max, 1, 1 << 24, "number of sequences"));
   TESSERA_RETURN_IF_ERROR(in_range(config.commands_max, 1, 1 << 24, "number of queued commands"));
@@ -91,6 +92,10 @@ base::Status EngineLoop::allocate() {
   StepLimits limits;
   limits.rows_max = config_.running_max;
   limits.tokens_max = config_.running_max + config_.chunked_prefill_size;
+  // A decode engine computes no prompt.
+  if (config_.role != EngineRole::kDecode) {
+    limits.scored_tokens_max = std::min(config_.scored_prompt_size, config_.chunked_prefill_size);
+  }
   limits.pages_per_row_max = base::ceil_div(context, config_.page_size);
   // The page check passes every length that a row's pages hold, so what ops are lent is sized for whole pages.
   limits.context_tokens_max = limits.pages_per_row_max * config_.page_size;

@@ -48,6 +48,7 @@ struct Sequence {
   request::EngineId decode_engine = -1;
   std::vector<kv_cache::Lease> leases;                 // Logical page j is leases[j].
   std::uint64_t leases_epoch = 0;                      // Changes, to a number never used before, whenever leases does.
+  std::int64_t prompt_logprobs_told = 0;               // Of its prompt tokens, those with a PromptLogprobsEvent.
   std::int64_t computed = 0;                           // Tokens whose KV exists in the pages.
   bool prompt_cached = false;                          // Its prompt pages were offered to the prefix cache.
   std::uint64_t send_id = 0;                           // Of its last handoff from here; 0: there was none.
@@ -56,6 +57,10 @@ struct Sequence {
   base::Nanoseconds started{0};  // Of the current phase of work, for the report.
 
   std::int64_t prompt_tokens() const { return std::ssize(spec.prompt); }
+  // Whoever has generated a token has told the log-probabilities of the whole prompt before.
+  bool is_scored() const { return spec.sampling.prompt_logprobs.has_value() && generated.empty(); }
+  // The client may have acted on it.
+  bool has_emitted() const { return !generated.empty() || prompt_logprobs_told > 0; }
   std::int64_t all_tokens() const { return std::ssize(spec.prompt) + std::ssize(generated); }
   std::int32_t token_at(std::int64_t index) const {
     return index < prompt_tokens() ? spec.prompt[static_cast<std::size_t>(index)]

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "tessera/base/arithmetic.h"
@@ -69,15 +70,17 @@ base::Result<std::unique_ptr<StepRunner>> StepRunner::create(const Parts& parts,
   plan.lines.push_back({"activations", runner->workspace_->device_bytes(),
                         fmt::format("workspace of the model for {} tokens a step, {} of context", limits.tokens_max,
                                     limits.context_tokens_max)});
-  const sampling::SamplerLimits sampler_limits{.rows_max = limits.rows_max,
+  // Every row may draw a token besides what is scored.
+  const std::int64_t logit_rows = limits.rows_max + limits.scored_tokens_max;
+  const sampling::SamplerLimits sampler_limits{.rows_max = logit_rows,
                                                .top_logprobs_max = static_cast<std::int32_t>(std::min(
                                                    base::limits::kTopLogprobsMax, parts.model.config().vocab_size))};
   TESSERA_ASSIGN_OR_RETURN(runner->sampler_, sampling::TokenSampler::create(parts.backend, sampler_limits));
   const std::int64_t vocab = parts.model.config().vocab_size;
-  const std::int64_t logits_bytes = limits.rows_max * vocab * 4;
+  const std::int64_t logits_bytes = logit_rows * vocab * 4;
   TESSERA_ASSIGN_OR_RETURN(runner->logits_storage_, parts.backend.allocate(logits_bytes, "logits"));
   plan.lines.push_back({"logits and sampling", logits_bytes + sampling::TokenSampler::device_bytes(sampler_limits),
-                        fmt::format("{} rows of {} tokens in F32, and what is drawn", limits.rows_max, vocab)});
+                        fmt::format("{} rows of {} tokens in F32, and what is drawn", logit_rows, vocab)});
   const std::int64_t batch_bytes = BatchArrays::bytes(limits.tokens_max);
   TESSERA_ASSIGN_OR_RETURN(runner->batch_storage_, parts.backend.allocate(batch_bytes, "batch arrays"));
   plan.lines.push_back(
@@ -106,6 +109,8 @@ void StepRunner::build_batch(kv_cache::PagePool& pool, std::span<const StepRow> 
     // ones.
     const bool in_prompt = row.start < sequence.prompt_tokens();
     TESSERA_CHECK(!in_prompt || end <= sequence.prompt_tokens(), "a row of prompt and generated tokens");
+    const std::int64_t scored_end = row.start + row.scored;
+    TESSERA_CHECK(row.scored <= row.count && (row.scored == 0 || scored_end < sequence.prompt_tokens()));
     row_phases_.push_back(in_prompt ? models::RowPhase::kPrompt : models::RowPhase::kGenerated);
     row_views_.push_back({sequence.spec.id, sequence.leases, row.start, row.count, std::ssize(token_ids_)});
     for (std::int64_t p = row.start; p < end; ++p) {
@@ -114,6 +119,10 @@ void StepRunner::build_batch(kv_cache::PagePool& pool, std::span<const StepRow> 
       token_rows_.push_back(static_cast<std::int32_t>(r));
       const kv_cache::Lease& lease = sequence.leases[static_cast<std::size_t>(p / page_size)];
       slot_mapping_.push_back(lease.page * page_size + p % page_size);
+    }
+    for (std::int64_t i = 0; i < row.scored; ++i) {
+      logit_tokens_.push_back(cu_seqlens_q_.back() + static_cast<std::int32_t>(i));
+      sample_rows_.push_back(sampling::prompt_row(sequence.spec.sampling, sequence.token_at(row.start + i + 1)));
     }
     cu_seqlens_q_.push_back(static_cast<std::int32_t>(token_ids_.size()));
     expectations_.push_back({sequence.leases, static_cast<std::int32_t>(end), static_cast<std::int32_t>(row.start)});
@@ -215,11 +224,14 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
                                                              : std::span<const ops::RowVerdict>();
 
   outcomes_.assign(rows.size(), {});
-  std::int64_t drawn = 0;
+  std::int64_t next = 0;  // Of the rows of logits.
   for (std::size_t r = 0; r < rows.size(); ++r) {
     RowOutcome& outcome = outcomes_[r];
     const bool draws = rows[r].draw == Draw::kToken;
-    const std::int64_t at = draws ? drawn++ : -1;
+    const std::int64_t first_scored = next;
+    const std::int64_t at = first_scored + rows[r].scored;  // What it draws, if it does.
+    next = at + (draws ? 1 : 0);
+    const auto has_no_token = [&](std::int64_t i) { return sampler_->token(i).token < 0; };
     const auto first = nonfinite_.begin() + cu_seqlens_q_[r];
     const auto last = nonfinite_.begin() + cu_seqlens_q_[r + 1];
     const ops::RowVerdict& verdict =
@@ -228,11 +240,17 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
       outcome.result = RowResult::kCheckFailed;
       outcome.verdict = verdict;
     } else if (std::any_of(first, last, [](std::uint8_t flag) { return flag != 0; }) ||
-               (draws && sampler_->token(at).token < 0)) {
+               std::ranges::any_of(std::views::iota(first_scored, next), has_no_token)) {
       outcome.result = RowResult::kNonFinite;
-    } else if (draws) {
-      outcome.token = sampler_->token(at);
-      outcome.top = sampler_->top(at);
+    } else {
+      outcome.scored.reserve(static_cast<std::size_t>(rows[r].scored));
+      for (std::int64_t i = first_scored; i < at; ++i) {
+        outcome.scored.push_back({sampler_->token(i), sampler_->top(i)});
+      }
+      if (draws) {
+        outcome.token = sampler_->token(at);
+        outcome.top = sampler_->top(at);
+      }
     }
   }
   if (parts_.observer != nullptr) parts_.observer->after_checks(view(pool), outcomes_);

@@ -28,7 +28,8 @@ namespace tessera::engine {
 
 struct StepLimits {
   std::int64_t rows_max = 0;
-  std::int64_t tokens_max = 0;  // Over all rows.
+  std::int64_t tokens_max = 0;         // Over all rows.
+  std::int64_t scored_tokens_max = 0;  // Likewise, of StepRow::scored.
   std::int64_t pages_per_row_max = 0;
   std::int64_t context_tokens_max = 0;  // Of one row.
 };
@@ -42,6 +43,8 @@ struct StepRow {
   std::int64_t start = 0;
   std::int64_t count = 0;
   Draw draw = Draw::kNothing;  // Whether the token after the last one is drawn.
+  // Of so many of the row's tokens, the first ones, the token after it is scored. It is one of the prompt's.
+  std::int64_t scored = 0;
 };
 
 enum class RowResult : std::uint8_t {
@@ -50,11 +53,17 @@ enum class RowResult : std::uint8_t {
   kNonFinite,    // Keys, values or logits were NaN or infinite.
 };
 
+struct ScoredToken {
+  ops::SampledToken token;
+  std::vector<sampling::TopToken> top;
+};
+
 struct RowOutcome {
   RowResult result = RowResult::kClean;
   ops::RowVerdict verdict;
   ops::SampledToken token;  // Of a clean row that draws.
   std::vector<sampling::TopToken> top;
+  std::vector<ScoredToken> scored;  // Of a clean row: StepRow::scored many.
 };
 
 class StepRunner {
@@ -73,8 +82,8 @@ class StepRunner {
   static base::Result<std::unique_ptr<StepRunner>> create(const Parts& parts, const StepLimits& limits,
                                                           MemoryPlan& plan);
 
-  // Runs one step over at most rows_max rows with at most tokens_max tokens; every row has at least one. The outcomes
-  // are valid until the next run.
+  // Runs one step over at most rows_max rows with at most tokens_max tokens, of which at most scored_tokens_max are
+  // followed by one that is scored; every row has at least one. The outcomes are valid until the next run.
   std::span<const RowOutcome> run(kv_cache::PagePool& pool, std::span<const StepRow> rows);
 
   // Of step_ns, what the checks took, digests included; and of that, the digests.
@@ -99,7 +108,7 @@ class StepRunner {
   std::unique_ptr<models::Workspace> workspace_;
   std::unique_ptr<sampling::TokenSampler> sampler_;
   ops::Buffer batch_storage_;   // token ids, positions, nonfinite flags
-  ops::Buffer logits_storage_;  // [rows_max, vocab] F32
+  ops::Buffer logits_storage_;  // [rows_max + scored_tokens_max, vocab] F32
   // Which sequence's leases each row of the page table holds (Sequence::leases_epoch), so that only rows that changed
   // are written.
   std::vector<std::uint64_t> table_epochs_;

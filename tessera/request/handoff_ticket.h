@@ -14,7 +14,7 @@
 namespace tessera::request {
 
 struct HandoffTicket {
-  SequenceSpec spec;
+  SequenceSpec spec;  // Without prompt_logprobs, which are told before a handoff.
   // Emitted so far; at least the first token, which prefill sampled.
   std::vector<std::int32_t> generated;
   std::int32_t integrity_recomputes = 0;  // Of the sequence so far (StartSequence).

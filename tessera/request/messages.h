@@ -71,6 +71,21 @@ struct TokenEvent {
   std::vector<TokenLogprob> top_logprobs;
 };
 
+// The log-probability of a prompt token, given the tokens before it, and the best alternatives at its place.
+struct PromptLogprob {
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top;  // As many as were asked for, best first; the token's own only if it is among them.
+};
+
+// Of consecutive prompt tokens, the first of which is number `first` (>= 1: nothing is before token 0) of the prompt;
+// of sequences that asked for prompt_logprobs. The checks of the step that computed them were clean. All of them come
+// before the sequence's first TokenEvent, in order; after a preemption they may come again, and are the same.
+struct PromptLogprobsEvent {
+  SequenceId id = 0;
+  std::int32_t first = 0;
+  std::vector<PromptLogprob> logprobs;
+};
+
 // What happened to a sequence; goes to logs, metrics and `usage`. An engine reports its own share; the driver adds the
 // shares up.
 struct SequenceReport {
@@ -158,8 +173,8 @@ struct EngineStats {
   std::int64_t digest_failures = 0;  // Pages whose bytes were not those that were written; each once.
 };
 
-using EngineEventBody =
-    std::variant<TokenEvent, SequenceFinished, SequenceFailed, SequencePreempted, SequenceHandedOver, EngineStats>;
+using EngineEventBody = std::variant<TokenEvent, PromptLogprobsEvent, SequenceFinished, SequenceFailed,
+                                     SequencePreempted, SequenceHandedOver, EngineStats>;
 
 struct EngineEvent {
   EngineId engine = -1;

@@ -32,6 +32,17 @@ void LiveSequence::take_token(request::TokenEvent event, std::vector<SequenceEve
   }
 }
 
+std::optional<SequenceEvent> LiveSequence::take_prompt_logprobs(request::PromptLogprobsEvent event) {
+  const std::int64_t known = next_prompt_logprob - event.first;
+  const std::int64_t asked = spec.sampling.prompt_logprobs.has_value() ? std::ssize(spec.prompt) : 0;
+  if (known < 0 || known >= std::ssize(event.logprobs)) return std::nullopt;
+  if (event.first + std::ssize(event.logprobs) > asked) return std::nullopt;
+  event.logprobs.erase(event.logprobs.begin(), event.logprobs.begin() + known);
+  event.first = next_prompt_logprob;
+  next_prompt_logprob += static_cast<std::int32_t>(event.logprobs.size());
+  return event;
+}
+
 void LiveSequence::begin_round(std::size_t first, std::optional<std::size_t> decode) {
   first_engine = first;
   decode_engine = decode;

@@ -25,6 +25,7 @@ struct LiveSequence {
 
   std::int32_t next_index = 0;                        // Of the token that is told next.
   std::map<std::int32_t, request::TokenEvent> early;  // Came before their turn.
+  std::int32_t next_prompt_logprob = 1;               // The prompt token whose log-probability is told next.
   request::SequenceReport report;
 
   // Of the current round (a preemption begins another one).
@@ -38,6 +39,12 @@ struct LiveSequence {
 
   // Takes a token that an engine emitted, and appends what may be told now. Duplicates vanish.
   void take_token(request::TokenEvent event, std::vector<SequenceEvent>& told);
+  // What of an engine's log-probabilities may be told now, if anything. Repeats vanish; so does what comes after a gap.
+  std::optional<SequenceEvent> take_prompt_logprobs(request::PromptLogprobsEvent event);
+  // Whether prompt tokens were never told that must be before the sequence can finish.
+  bool lacks_prompt_logprobs() const {
+    return spec.sampling.prompt_logprobs.has_value() && next_prompt_logprob < std::ssize(spec.prompt);
+  }
   // All that has to be told before the terminal event was, and both engines have reported.
   bool complete() const { return early.empty() && (!decode_engine.has_value() || released); }
   void begin_round(std::size_t first, std::optional<std::size_t> decode);

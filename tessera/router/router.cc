@@ -139,14 +139,16 @@ base::Status Router::submit(request::SequenceSpec spec, Subscriber subscriber) {
     return refuse(
         base::unavailable(state.mode == State::Mode::kDraining ? "the server is draining" : "the server is stopping"));
   }
-  if (spec.id == 0 || state.live.contains(spec.id) || spec.prompt.empty() || spec.sampling.max_tokens < 1) {
-    return refuse(base::invalid_argument("a sequence needs a new id, a prompt and at least one token to generate"));
+  if (spec.id == 0 || state.live.contains(spec.id) || spec.prompt.empty() || spec.sampling.max_tokens < 0) {
+    return refuse(base::invalid_argument("a sequence needs a new id, a prompt and a number of tokens to generate"));
   }
   const std::int64_t room = state.context_tokens_max - std::ssize(spec.prompt);
-  if (room < 1) {
-    return refuse(base::out_of_range(
-        fmt::format("the prompt has {} tokens; with at least one to generate, at most {} fit the context",
-                    spec.prompt.size(), state.context_tokens_max)));
+  const std::int64_t needed = std::min(spec.sampling.max_tokens, 1);
+  if (room < needed) {
+    return refuse(
+        base::out_of_range(fmt::format("the prompt has {} tokens; with at least {} to generate, at most {} "
+                                       "fit the context",
+                                       spec.prompt.size(), needed, state.context_tokens_max)));
   }
   if (std::ssize(state.live) >= state.options.live_sequences_max) {
     return refuse(base::resource_exhausted("too many requests are being served; try again later"));

@@ -2,7 +2,9 @@
 // decode, starts it again where it lost its pages, and tells its subscriber what happened.
 //
 // Its promises to a subscriber, whatever engines do:
-//   - tokens come in the order of their index, each index exactly once;
+//   - tokens come in the order of their index, each index exactly once; so do the log-probabilities of a prompt, if
+//   they
+//     were asked for, all of them before the first token;
 //   - exactly one terminal event (finished or failed) comes, as the last one, for every sequence that submit accepted;
 //   - all calls for one sequence are made on one thread at a time, and none after the terminal event.
 //
@@ -28,7 +30,8 @@ namespace tessera::router {
 
 // What a subscriber is told. An aborted sequence ends with SequenceFailed and StatusCode::kCancelled. The reports are
 // summed over all engines that the sequence passed through.
-using SequenceEvent = std::variant<request::TokenEvent, request::SequenceFinished, request::SequenceFailed>;
+using SequenceEvent =
+    std::variant<request::TokenEvent, request::PromptLogprobsEvent, request::SequenceFinished, request::SequenceFailed>;
 using Subscriber = std::function<void(SequenceEvent)>;
 
 struct RouterOptions {
@@ -83,10 +86,12 @@ class Router {
   request::SequenceId next_id();
 
   // Takes a sequence in, or refuses it at once, and then its subscriber is never called:
-  //   out_of_range        the prompt and one token do not fit the context, or the pool of one of the engines
+  //   out_of_range        the prompt and one token (max_tokens 0: the prompt) do not fit the context, or the pool of
+  //   one
+  //                       of the engines
   //   resource_exhausted  too many live sequences, or every engine's queue is full
   //   unavailable         draining or stopped
-  //   invalid_argument    an empty prompt, max_tokens < 1, or an id that is 0 or live
+  //   invalid_argument    an empty prompt, max_tokens < 0, or an id that is 0 or live
   base::Status submit(request::SequenceSpec spec, Subscriber subscriber);
   // Ends a live sequence at every engine that may know it; its terminal event (kCancelled) still comes, on the router's
   // thread. An unknown or ended id is ignored.

@@ -28,7 +28,10 @@ std::vector<std::size_t> Router::State::first_engines_locked(const request::Sequ
     const request::EngineInfo& info = engines[i].endpoint->info();
     if (!takes_prompts(info.role)) continue;
     if (hashes.empty()) hashes = prefix_hashes(spec.tenant, spec.prompt, info.page_size);
-    const std::int64_t uncached = std::ssize(spec.prompt) - engines[i].prefixes.match(hashes) * info.page_size;
+    // Who scores a prompt computes all of it.
+    const bool scored = spec.sampling.prompt_logprobs.has_value();
+    const std::int64_t cached = scored ? 0 : engines[i].prefixes.match(hashes) * info.page_size;
+    const std::int64_t uncached = std::ssize(spec.prompt) - cached;
     std::int64_t in_flight = 0;
     for (const auto& [id, sequence] : live) {
       if (sequence.first_engine == i && sequence.next_index == 0) in_flight += std::ssize(sequence.spec.prompt);
@@ -123,6 +126,11 @@ void Router::State::handle_locked(request::EngineEvent event, std::vector<Delive
     engines[sequence.decode_engine.value_or(sequence.first_engine)].resident_tokens += std::ssize(told);
     counts.generated_tokens += std::ssize(told);
     for (SequenceEvent& one : told) deliveries.push_back({sequence.subscriber, std::move(one)});
+  } else if (auto* logprobs = std::get_if<request::PromptLogprobsEvent>(&event.body)) {
+    if (sequence.terminal.has_value()) return;
+    if (auto told = sequence.take_prompt_logprobs(std::move(*logprobs))) {
+      deliveries.push_back({sequence.subscriber, std::move(*told)});
+    }
   } else if (auto* finished = std::get_if<request::SequenceFinished>(&event.body)) {
     add_report(sequence.report, finished->report);
     // A prefill engine that finishes a sequence hands nothing over.
@@ -205,6 +213,10 @@ void Router::State::deliver_endings_locked(std::vector<Delivery>& deliveries) {
       if (!sequence.early.empty()) {
         sequence.terminal = request::SequenceFailed{id, base::internal_error("tokens of the request were lost"), {}};
       }
+    }
+    if (std::holds_alternative<request::SequenceFinished>(*sequence.terminal) && sequence.lacks_prompt_logprobs()) {
+      sequence.terminal =
+          request::SequenceFailed{id, base::internal_error("log-probabilities of the prompt were lost"), {}};
     }
     // Whoever still holds something of it lets go: a prefill engine that never heard how its handoff ended.
     if (sequence.decode_engine.has_value() && !sequence.released) {

@@ -1,5 +1,9 @@
 #include "tessera/server/answer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace tessera::server {
 
 namespace {
@@ -10,6 +14,14 @@ void write_finish_reason(JsonWriter& json, std::string_view reason) {
     json.null();
   } else {
     json.string(reason);
+  }
+}
+
+void write_logprob(JsonWriter& json, const std::optional<float>& logprob) {
+  if (logprob.has_value()) {
+    json.number(*logprob);
+  } else {
+    json.null();
   }
 }
 
@@ -38,6 +50,31 @@ void AnswerWriter::write_usage(JsonWriter& json, const Usage& usage) const {
   json.end_object();
 }
 
+// A dictionary by the tokens' texts, in which the token itself is always, under its own text. Another token with a text
+// that is taken is written as vLLM writes tokens by number.
+void AnswerWriter::write_top_logprobs(JsonWriter& json, const LogprobEntry& entry) const {
+  if (!entry.logprob.has_value()) {
+    json.null();
+    return;
+  }
+  std::vector<std::string> texts{token_text(entry.token)};
+  bool has_own = false;
+  json.begin_object();
+  for (const request::TokenLogprob& top : entry.top) {
+    std::string text = token_text(top.token);
+    if (top.token == entry.token) {
+      has_own = true;
+    } else if (std::ranges::find(texts, text) != texts.end()) {
+      text = fmt::format("token_id:{}", top.token);
+    } else {
+      texts.push_back(text);
+    }
+    json.key(text).number(top.logprob);
+  }
+  if (!has_own) json.key(texts.front()).number(*entry.logprob);
+  json.end_object();
+}
+
 void AnswerWriter::write_logprobs(JsonWriter& json, const std::vector<LogprobEntry>& entries) const {
   json.key("logprobs");
   if (!generation_.options.logprobs) {
@@ -48,13 +85,9 @@ void AnswerWriter::write_logprobs(JsonWriter& json, const std::vector<LogprobEnt
     json.begin_object().key("tokens").begin_array();
     for (const LogprobEntry& entry : entries) json.string(token_text(entry.token));
     json.end_array().key("token_logprobs").begin_array();
-    for (const LogprobEntry& entry : entries) json.number(entry.logprob);
+    for (const LogprobEntry& entry : entries) write_logprob(json, entry.logprob);
     json.end_array().key("top_logprobs").begin_array();
-    for (const LogprobEntry& entry : entries) {
-      json.begin_object();
-      for (const request::TokenLogprob& top : entry.top) json.key(token_text(top.token)).number(top.logprob);
-      json.end_object();
-    }
+    for (const LogprobEntry& entry : entries) write_top_logprobs(json, entry);
     json.end_array().key("text_offset").begin_array();
     for (const LogprobEntry& entry : entries) json.integer(entry.text_offset);
     json.end_array().end_object();
@@ -68,7 +101,7 @@ void AnswerWriter::write_logprobs(JsonWriter& json, const std::vector<LogprobEnt
   json.begin_object().key("content").begin_array();
   for (const LogprobEntry& entry : entries) {
     json.begin_object();
-    write_token(entry.token, entry.logprob);
+    write_token(entry.token, entry.logprob.value());
     json.key("top_logprobs").begin_array();
     for (const request::TokenLogprob& top : entry.top) {
       json.begin_object();

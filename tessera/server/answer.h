@@ -56,6 +56,7 @@ class AnswerWriter {
 
  private:
   void begin(JsonWriter& json, std::string_view object) const;
+  void write_top_logprobs(JsonWriter& json, const LogprobEntry& entry) const;
   void write_logprobs(JsonWriter& json, const std::vector<LogprobEntry>& entries) const;
   void write_delta(JsonWriter& json, const text::OutputDelta& delta, EmptyContent empty_content) const;
   void write_message(JsonWriter& json, const AnswerChoice& choice) const;

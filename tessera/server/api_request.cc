@@ -184,7 +184,9 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body) {
   CompletionRequest request;
   read_options(fields, request.options);
   read_prompts(fields, request.prompts);
-  if (const auto max = fields.integer("max_tokens", 1, limits::kContextMax)) {
+  request.echo = fields.boolean("echo").value_or(false);
+  // Who wants the prompt back may want nothing else.
+  if (const auto max = fields.integer("max_tokens", request.echo ? 0 : 1, limits::kContextMax)) {
     request.options.max_tokens = static_cast<std::int32_t>(*max);
   } else {
     request.options.max_tokens = 16;  // OpenAI's default for completions.
@@ -192,10 +194,6 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body) {
   if (const auto count = fields.integer("logprobs", 0, limits::kTopLogprobsMax)) {
     request.options.logprobs = true;
     request.options.top_logprobs = static_cast<std::int32_t>(*count);
-  }
-  request.echo = fields.boolean("echo").value_or(false);
-  if (request.echo && request.options.logprobs) {
-    fields.fail("echo", "together with logprobs it is not supported by this server");
   }
   fields.refuse_unless("best_of", 1);
   fields.refuse_unless("suffix", "");

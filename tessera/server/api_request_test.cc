@@ -266,6 +266,19 @@ TEST(CompletionRequest, RefusesOtherPrompts) {
   EXPECT_EQ(completion_error("{\"prompt\":[]}"), "'prompt': must not be empty");
 }
 
+TEST(CompletionRequest, EchoGoesWithLogprobsAndWithoutTokens) {
+  const auto request = parse_completion_request(R"({"prompt":[[1,2],[3]],"echo":true,"logprobs":20,"max_tokens":0})");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  EXPECT_TRUE(request->echo && request->options.logprobs);
+  EXPECT_EQ(request->options.top_logprobs, 20);
+  EXPECT_EQ(request->options.max_tokens, 0);
+  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":true,"logprobs":21})"), "'logprobs': 21 is outside 0 to 20");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":true,"max_tokens":-1})"),
+            "'max_tokens': -1 is outside 0 to 16777216");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":false,"max_tokens":0})"),
+            "'max_tokens': 0 is outside 1 to 16777216");
+}
+
 TEST(TokenizeRequest, WantsExactlyOneInput) {
   EXPECT_TRUE(parse_tokenize_request(R"({"prompt":"x"})").has_value());
   EXPECT_TRUE(parse_tokenize_request(std::string("{") + kMessages + "}").has_value());

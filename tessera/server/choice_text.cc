@@ -33,7 +33,9 @@ ChoiceDelta ChoiceText::push(const request::TokenEvent& event) {
   ChoiceDelta delta;
   if (stopped()) return delta;
   ++tokens_;
-  if (options_.logprobs) delta.logprobs.push_back({event.token, event.logprob, event.top_logprobs, text_bytes_});
+  if (options_.logprobs) {
+    delta.logprobs.push_back({event.token, event.logprob, event.top_logprobs, options_.text_begin + text_bytes_});
+  }
   if (std::ranges::find(options_.stop_token_ids, event.token) != options_.stop_token_ids.end()) return delta;
   const std::string text = detokenizer_.push(event.token);
   text_bytes_ += std::ssize(text);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +22,7 @@ namespace tessera::server {
 
 struct LogprobEntry {
   std::int32_t token = 0;
-  float logprob = 0.0f;
+  std::optional<float> logprob;  // None of a prompt's first token.
   std::vector<request::TokenLogprob> top;
   std::int64_t text_offset = 0;  // Bytes of text before this token, counted from the choice's beginning.
 };
@@ -36,6 +37,7 @@ struct ChoiceTextOptions {
   std::vector<std::string> stop = {};             // Looked for in the text as the model writes it, markers included.
   std::vector<std::int32_t> stop_token_ids = {};  // They give no text.
   bool logprobs = false;
+  std::int64_t text_begin = 0;  // Bytes of text before the first token: of an echoed prompt.
   text::OutputSyntax syntax = {};
 };
 

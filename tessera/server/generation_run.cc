@@ -48,17 +48,29 @@ GenerationRun::GenerationRun(Service& service, Generation generation)
       writer_(generation_, service.tokenizer()),
       arrival_(service.clock().now()) {}
 
-GenerationRun::~GenerationRun() { cancel(); }
+GenerationRun::~GenerationRun() {
+  cancel();
+  if (has_prompt_logprobs_) service_.give_back_prompt_logprobs(generation_);
+}
 
 std::optional<ApiError> GenerationRun::start(const std::function<void(std::size_t, router::SequenceEvent)>& deliver) {
+  if (!service_.take_prompt_logprobs(generation_)) {
+    return from_status(base::resource_exhausted("too many log-probabilities of prompts are wanted; try again later"));
+  }
+  has_prompt_logprobs_ = true;
   for (std::size_t i = 0; i < generation_.sequences.size(); ++i) {
+    const request::SequenceSpec& sequence = generation_.sequences[i];
     auto text = ChoiceText::create(service_.tokenizer(), generation_.tools,
                                    {.stop = generation_.options.stop,
-                                    .stop_token_ids = generation_.sequences[i].sampling.stop_token_ids,
+                                    .stop_token_ids = sequence.sampling.stop_token_ids,
                                     .logprobs = generation_.options.logprobs,
+                                    .text_begin = std::ssize(generation_.echo[i]),
                                     .syntax = generation_.syntax});
     if (!text.has_value()) return bad_request(text.error().message(), "stop");
-    choices_.push_back(Choice{.text = std::move(*text), .answer = {}, .report = {}});
+    choices_.push_back(Choice{.text = std::move(*text), .prompt = {}, .answer = {}, .report = {}});
+    if (sequence.sampling.prompt_logprobs.has_value()) {
+      choices_.back().prompt.emplace(service_.tokenizer(), sequence.prompt);
+    }
   }
   if (auto error = service_.start(generation_, deliver)) return error;
   open_choices_ = choices_.size();
@@ -81,7 +93,7 @@ void GenerationRun::begin_choices(std::vector<std::string>& chunks) {
     if (generation_.options.stream && generation_.kind == GenerationKind::kChat) {
       chunks.push_back(writer_.role_chunk(index));
     }
-    if (!generation_.echo[index].empty()) {
+    if (!generation_.echo[index].empty() && !choices_[index].prompt.has_value()) {
       ChoiceDelta echo;
       echo.output.content = generation_.echo[index];
       add_delta(index, std::move(echo), {}, chunks);
@@ -128,6 +140,7 @@ void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& e
   if (choice.last_token.count() > 0) service_.metrics().observe_inter_token(seconds(now - choice.last_token));
   choice.last_token = now;
   begin_choices(chunks);
+  end_prompt(index, chunks);
   const bool was_stopped = choice.text.stopped();
   ChoiceDelta delta = choice.text.push(event);
   // A stop string ends the sequence from outside; its terminal event then ends the choice.
@@ -135,9 +148,25 @@ void GenerationRun::absorb_token(std::size_t index, const request::TokenEvent& e
   add_delta(index, std::move(delta), {}, chunks);
 }
 
+void GenerationRun::absorb_prompt_logprobs(std::size_t index, const request::PromptLogprobsEvent& event,
+                                           std::vector<std::string>& chunks) {
+  begin_choices(chunks);
+  std::optional<EchoedPrompt>& prompt = choices_[index].prompt;
+  if (prompt.has_value()) add_delta(index, prompt->push(event), {}, chunks);
+}
+
+void GenerationRun::end_prompt(std::size_t index, std::vector<std::string>& chunks) {
+  std::optional<EchoedPrompt>& prompt = choices_[index].prompt;
+  if (!prompt.has_value()) return;
+  ChoiceDelta rest = prompt->finish();
+  prompt.reset();
+  add_delta(index, std::move(rest), {}, chunks);
+}
+
 void GenerationRun::end_choice(std::size_t index, request::FinishReason reason, std::vector<std::string>& chunks) {
   Choice& choice = choices_[index];
   begin_choices(chunks);
+  end_prompt(index, chunks);
   choice.over = true;
   --open_choices_;
   service_.metrics().observe_finished(seconds(service_.clock().now() - arrival_), reason);
@@ -156,6 +185,7 @@ void GenerationRun::absorb(std::size_t index, router::SequenceEvent event, std::
   Choice& choice = choices_[index];
   if (choice.over || error_.has_value()) return;
   std::visit(Match{[&](request::TokenEvent& token) { absorb_token(index, token, chunks); },
+                   [&](request::PromptLogprobsEvent& prompt) { absorb_prompt_logprobs(index, prompt, chunks); },
                    [&](request::SequenceFinished& finished) {
                      choice.report = finished.report;
                      end_choice(index, choice.text.stopped() ? request::FinishReason::kStop : finished.reason, chunks);

@@ -13,6 +13,7 @@
 #include "tessera/server/answer.h"
 #include "tessera/server/api_error.h"
 #include "tessera/server/choice_text.h"
+#include "tessera/server/echoed_prompt.h"
 #include "tessera/server/service.h"
 
 namespace tessera::server {
@@ -47,6 +48,7 @@ class GenerationRun {
  private:
   struct Choice {
     ChoiceText text;
+    std::optional<EchoedPrompt> prompt;  // Until all of it was told; where it comes with log-probabilities.
     AnswerChoice answer;
     request::SequenceReport report;
     std::unordered_set<std::string> call_ids = {};  // Of the calls that have begun.
@@ -55,6 +57,10 @@ class GenerationRun {
     base::Nanoseconds last_token{0};
   };
   void absorb_token(std::size_t choice, const request::TokenEvent& event, std::vector<std::string>& chunks);
+  void absorb_prompt_logprobs(std::size_t choice, const request::PromptLogprobsEvent& event,
+                              std::vector<std::string>& chunks);
+  // Before what follows a prompt.
+  void end_prompt(std::size_t choice, std::vector<std::string>& chunks);
   void end_choice(std::size_t choice, request::FinishReason reason, std::vector<std::string>& chunks);
   // `finish_reason` is empty but for the choice's last delta.
   void add_delta(std::size_t choice, ChoiceDelta delta, std::string_view finish_reason,
@@ -73,8 +79,9 @@ class GenerationRun {
   std::optional<ApiError> error_;
   base::Nanoseconds arrival_;
   std::optional<base::Nanoseconds> first_token_;
-  bool begun_ = false;  // begin_choices() was called.
-  bool live_ = false;   // Started, and not yet given back to the service.
+  bool begun_ = false;                // begin_choices() was called.
+  bool has_prompt_logprobs_ = false;  // Their memory was taken.
+  bool live_ = false;                 // Started, and not yet given back to the service.
 };
 
 }  // namespace tessera::server

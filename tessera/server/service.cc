@@ -120,18 +120,32 @@ std::optional<ApiError> Service::check_length(std::int64_t tokens_min, std::int6
       param, "context_length_exceeded");
 }
 
+std::int64_t Service::prompt_room(const GenerationOptions& options) const {
+  return router_.context_tokens_max() - (options.max_tokens == 0 ? 0 : 1);
+}
+
 std::optional<ApiError> Service::add_prompt(Generation& generation, const std::vector<std::int32_t>& prompt,
-                                            const std::string& echo, const std::string& tenant) {
+                                            const std::optional<std::string>& echo, const std::string& tenant) {
   const std::int64_t context = router_.context_tokens_max();
   const std::int64_t length = static_cast<std::int64_t>(prompt.size());
   if (prompt.empty()) return bad_request("'prompt': gives no tokens", "prompt");
-  if (length >= context) {
-    return bad_request(
-        fmt::format("the prompt has {} tokens; with at least one to generate this server has room for {}", length,
-                    context - 1),
-        generation.kind == GenerationKind::kChat ? "messages" : "prompt", "context_length_exceeded");
-  }
   GenerationOptions& options = generation.options;
+  const std::int64_t room = prompt_room(options);
+  if (length > room) {
+    const std::string_view generating = room < context ? "with at least one to generate " : "";
+    return bad_request(fmt::format("the prompt has {} tokens; {}this server has room for {}", length, generating, room),
+                       generation.kind == GenerationKind::kChat ? "messages" : "prompt", "context_length_exceeded");
+  }
+  const bool scored = echo.has_value() && options.logprobs;
+  if (scored) {
+    generation.prompt_logprobs += options.n * length * (1 + options.top_logprobs);
+    if (generation.prompt_logprobs > base::limits::kPromptLogprobsMax) {
+      return bad_request(fmt::format("'echo': with 'logprobs' one answer has at most {} log-probabilities of prompt "
+                                     "tokens, alternatives included, over all choices; send fewer prompts at a time",
+                                     base::limits::kPromptLogprobsMax),
+                         "echo");
+    }
+  }
   // Without a limit of the client's, the context is the limit.
   const std::int64_t max_tokens = options.max_tokens.has_value() ? *options.max_tokens : context - length;
   if (length + max_tokens > context) {
@@ -158,8 +172,9 @@ std::optional<ApiError> Service::add_prompt(Generation& generation, const std::v
     spec.sampling.stop_token_ids = stops;
     spec.sampling.logprobs = options.logprobs;
     spec.sampling.top_logprobs = options.top_logprobs;
+    if (scored) spec.sampling.prompt_logprobs = options.top_logprobs;
     generation.sequences.push_back(std::move(spec));
-    generation.echo.push_back(echo);
+    generation.echo.push_back(echo.value_or(""));
   }
   return std::nullopt;
 }
@@ -187,7 +202,7 @@ ApiResult<Generation> Service::prepare_chat(ChatRequest request, const std::stri
   const std::int64_t room = router_.context_tokens_max() - 1;
   const ApiResult<std::vector<std::int32_t>> prompt = render(request.conversation, request.render, room);
   if (!prompt.has_value()) return std::unexpected(prompt.error());
-  if (auto error = add_prompt(*generation, *prompt, {}, tenant)) return std::unexpected(std::move(*error));
+  if (auto error = add_prompt(*generation, *prompt, std::nullopt, tenant)) return std::unexpected(std::move(*error));
   generation->syntax = choose_syntax(chat_format_->output_syntax(request.render), options_.parsers);
   generation->tools = std::move(request.conversation.tools);
   generation->reasoning_field = options_.reasoning_field;
@@ -201,7 +216,7 @@ ApiResult<Generation> Service::prepare_completion(CompletionRequest request, con
   if (static_cast<std::int64_t>(request.prompts.size()) * generation->options.n > 256) {
     return std::unexpected(bad_request("more than 256 choices (prompts times n) in one request", "n"));
   }
-  const std::int64_t room = router_.context_tokens_max() - 1;
+  const std::int64_t room = prompt_room(generation->options);
   for (const Prompt& prompt : request.prompts) {
     const auto* text = std::get_if<std::string>(&prompt);
     if (text == nullptr) continue;
@@ -211,12 +226,14 @@ ApiResult<Generation> Service::prepare_completion(CompletionRequest request, con
   }
   for (const Prompt& prompt : request.prompts) {
     std::vector<std::int32_t> ids;
-    std::string echo;
+    std::optional<std::string> echo;
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       ids = tokenizer_.prompt_prefix_ids();
       const std::vector<text::TokenId> pieces = tokenizer_.encode(*text);
       ids.insert(ids.end(), pieces.begin(), pieces.end());
       if (request.echo) echo = *text;
+      // A text that the tokenizer normalizes is not what its tokens stand for, and it is their places that are told.
+      if (request.echo && generation->options.logprobs) echo = tokenizer_.decode(ids, text::SpecialTokens::kSkip);
     } else {
       ids = std::get<std::vector<std::int32_t>>(prompt);
       for (const std::int32_t id : ids) {
@@ -252,6 +269,18 @@ std::optional<ApiError> Service::start(const Generation& generation,
     }
   }
   return std::nullopt;
+}
+
+bool Service::take_prompt_logprobs(const Generation& generation) {
+  std::lock_guard lock(mutex_);
+  if (live_prompt_logprobs_ + generation.prompt_logprobs > base::limits::kPromptLogprobsLiveMax) return false;
+  live_prompt_logprobs_ += generation.prompt_logprobs;
+  return true;
+}
+
+void Service::give_back_prompt_logprobs(const Generation& generation) {
+  std::lock_guard lock(mutex_);
+  live_prompt_logprobs_ -= generation.prompt_logprobs;
 }
 
 void Service::abort_choice(const Generation& generation, std::size_t choice) {

@@ -51,10 +51,13 @@ struct Generation {
   std::string tenant;  // Whose it is: who may abort it.
   GenerationOptions options;
   std::vector<request::SequenceSpec> sequences;  // Choice i is sequences[i].
-  std::vector<std::string> echo;                 // What precedes each choice's text; empty strings without echo.
-  std::int64_t prompt_tokens = 0;                // Summed over prompts, not over choices.
-  text::OutputSyntax syntax = {};                // How the answer is taken apart; a completion's is not.
-  std::vector<text::Tool> tools = {};            // That may be called.
+  // What precedes each choice's text; empty strings without echo. Of a sequence with prompt_logprobs it is what the
+  // tokens of its prompt stand for.
+  std::vector<std::string> echo;
+  std::int64_t prompt_tokens = 0;      // Summed over prompts, not over choices.
+  std::int64_t prompt_logprobs = 0;    // That the answer has, of all choices, alternatives included.
+  text::OutputSyntax syntax = {};      // How the answer is taken apart; a completion's is not.
+  std::vector<text::Tool> tools = {};  // That may be called.
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
 };
 
@@ -70,6 +73,10 @@ class Service {
   // Starts every sequence, or none. The subscriber gets (choice, event) on the router's thread and must not block.
   std::optional<ApiError> start(const Generation& generation,
                                 const std::function<void(std::size_t choice, router::SequenceEvent)>& subscriber);
+  // Whether the log-probabilities of the generation's prompts have room in memory beside those of all others. Then they
+  // are given back once, when its answer is gone.
+  bool take_prompt_logprobs(const Generation& generation);
+  void give_back_prompt_logprobs(const Generation& generation);
   void abort_choice(const Generation& generation, std::size_t choice);
   // Ends the bookkeeping of a generation that was started. Call it once, when its answer is over.
   void finished(const Generation& generation);
@@ -111,8 +118,11 @@ class Service {
   ApiResult<Generation> begin(GenerationKind kind, GenerationOptions options, const std::string& request_id);
   // Refuses a text that cannot have room, whatever its tokens are: before it is encoded, which would take long.
   std::optional<ApiError> check_length(std::int64_t tokens_min, std::int64_t room, const std::string& param) const;
+  // How many tokens a prompt may have.
+  std::int64_t prompt_room(const GenerationOptions& options) const;
+  // Without `echo` the answer does not begin with the prompt.
   std::optional<ApiError> add_prompt(Generation& generation, const std::vector<std::int32_t>& prompt,
-                                     const std::string& echo, const std::string& tenant);
+                                     const std::optional<std::string>& echo, const std::string& tenant);
   std::vector<std::int32_t> stop_ids(const GenerationOptions& options, GenerationKind kind) const;
   std::uint64_t random_number();
 
@@ -131,6 +141,7 @@ class Service {
     std::string tenant;
   };
   std::unordered_multimap<std::string, Live> live_by_request_id_;
+  std::int64_t live_prompt_logprobs_ = 0;
 };
 
 }  // namespace tessera::server

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "tests/conformance/backend_test.h"
 
@@ -318,6 +319,27 @@ TEST_P(SampleTokensTest, AForcedTokenIsTakenWithItsOwnLogprob) {
   }
   EXPECT_EQ(out.tokens[3].token, 5);
   EXPECT_EQ(out.tokens[3].logprob, -kInfinity);
+}
+
+// Whoever finds the token among the alternatives may compare the two numbers.
+TEST_P(SampleTokensTest, AForcedTokenAmongTheAlternativesHasTheSameNumber) {
+  constexpr std::uint64_t kSeed = 1311;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  Random random(kSeed);
+  constexpr std::int32_t kVocab = 20;
+  const HostMatrix logits = random_matrix(random, kVocab, kVocab, 7.0f);
+  std::vector<ops::SampleRow> rows(kVocab);
+  for (std::int32_t r = 0; r < kVocab; ++r) {
+    rows[static_cast<std::size_t>(r)].forced_token = r;
+    rows[static_cast<std::size_t>(r)].top_logprobs = kVocab;
+  }
+  const Sampled out = run(logits, rows, kVocab);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const auto ids = std::span(out.top_ids).subspan(r * kVocab, kVocab);
+    const auto at = static_cast<std::size_t>(std::ranges::find(ids, rows[r].forced_token) - ids.begin());
+    ASSERT_LT(at, ids.size());
+    EXPECT_EQ(out.top_logprobs[r * kVocab + at], out.tokens[r].logprob);
+  }
 }
 
 TEST_P(SampleTokensTest, ReportsTheBestAlternatives) {

@@ -82,6 +82,37 @@ def check_digests(tessera, model):
     print(f"{len(answers['tags'])} answers are the same at tags, digest and digest-step; {swept:.0f} pages swept")
 
 
+def check_scores(tessera, model):
+    """Log-probabilities of prompts: as clients that score choices ask for them, alone and together, in both roles."""
+    scores = {}
+    for role in ("split", "unified"):
+        server = Server(tessera, model, "--role", role, "--prefill-pages", "64", "--decode-pages", "48")
+        body = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+        whole = server.complete(body | {"prompt": PROMPTS, "max_tokens": 0})
+        assert whole["usage"]["completion_tokens"] == 0, whole["usage"]
+        with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+            alone = list(pool.map(lambda prompt: server.complete(body | {"prompt": [prompt]})["choices"][0], PROMPTS))
+        for prompt, one, other in zip(PROMPTS, whole["choices"], alone):
+            numbers, best = one["logprobs"]["token_logprobs"], one["logprobs"]["top_logprobs"]
+            assert len(numbers) == len(best) == len(prompt) and numbers[0] is None and best[0] is None
+            # The same to the last digit, whoever else was asked for; and one more, which was drawn.
+            assert other["logprobs"]["token_logprobs"][:-1] == numbers
+            assert other["logprobs"]["top_logprobs"][:-1] == best
+            drawn = other["logprobs"]["token_logprobs"][-1]
+            assert drawn == max(other["logprobs"]["top_logprobs"][-1].values()), other["logprobs"]
+            # The token's own number is always there, and no other is larger than the largest.
+            assert all(number <= 0 and number in top.values() for number, top in zip(numbers[1:], best[1:]))
+            # What comes later does not change it.
+            half = server.complete(body | {"prompt": prompt[: len(prompt) // 2 + 1], "max_tokens": 0})["choices"][0]
+            assert half["logprobs"]["token_logprobs"] == numbers[: len(prompt) // 2 + 1]
+        scores[role] = [one["logprobs"] for one in whole["choices"]]
+        server.process.send_signal(signal.SIGTERM)
+        status, log = server.end()
+        assert status == 0, log
+    assert scores["split"] == scores["unified"]
+    print(f"log-probabilities of {len(PROMPTS)} prompts are the same alone, together, cut short, split and unified")
+
+
 def check_drains(tessera, model):
     """SIGTERM lets an answer end; where the time is up its client is told so."""
     prompt = PROMPTS[3]
@@ -131,6 +162,7 @@ def main():
         subprocess.run([make_tiny_model, model], check=True)
         check_streams(tessera, model)
         check_digests(tessera, model)
+        check_scores(tessera, model)
         check_drains(tessera, model)
         check_chat_signals(tessera, model)
     print("all held")

@@ -53,6 +53,15 @@ class Server:
         assert response.status == 200, response.read()
         return connection, response
 
+    def complete(self, body):
+        """The answer to a completion that is not streamed."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("POST", "/v1/completions", json.dumps({"model": "tiny"} | body))
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        assert response.status == 200, answer
+        return answer
+
     def answer(self, prompt, max_tokens=48):
         """The text of a streamed completion."""
         return whole(self.stream(prompt, max_tokens)[1].read().decode())

@@ -63,12 +63,12 @@ void check_conversation(const text::Conversation& conversation, const text::Rend
   TESSERA_CHECK(!render.reasoning_effort.has_value() || render.thinking.value_or(true));
 }
 
-void check_options(const server::GenerationOptions& options) {
+void check_options(const server::GenerationOptions& options, std::int32_t max_tokens_min) {
   TESSERA_CHECK(options.temperature >= 0.0f && options.temperature <= 2.0f);
   TESSERA_CHECK(options.top_p > 0.0f && options.top_p <= 1.0f);
   TESSERA_CHECK(options.top_k >= 0 && options.top_k <= limits::kVocabularyMax);
   TESSERA_CHECK(options.n >= 1 && options.n <= limits::kChoicesMax);
-  TESSERA_CHECK(!options.max_tokens.has_value() || *options.max_tokens >= 1);
+  TESSERA_CHECK(!options.max_tokens.has_value() || *options.max_tokens >= max_tokens_min);
   TESSERA_CHECK(options.top_logprobs >= 0 && options.top_logprobs <= limits::kTopLogprobsMax);
   TESSERA_CHECK(options.top_logprobs == 0 || options.logprobs);
   TESSERA_CHECK(std::ssize(options.stop) <= limits::kStopStringsMax);
@@ -96,13 +96,13 @@ void parse(std::uint8_t which, std::string_view body) {
   if (which == 0) {
     const auto result = server::parse_chat_request(body);
     if (const auto* request = accepted(result)) {
-      check_options(request->options);
+      check_options(request->options, 1);
       check_conversation(request->conversation, request->render);
     }
   } else if (which == 1) {
     const auto result = server::parse_completion_request(body);
     if (const auto* request = accepted(result)) {
-      check_options(request->options);
+      check_options(request->options, request->echo ? 0 : 1);
       TESSERA_CHECK(!request->prompts.empty() && request->prompts.size() <= 256);
       for (const server::Prompt& prompt : request->prompts) {
         if (const auto* text = std::get_if<std::string>(&prompt)) check_text(*text);

@@ -26,6 +26,7 @@ OracleServerOptions server_options(const HarnessOptions& options) {
   config.pages = split ? options.prefill_pages : options.pages;
   config.running_max = options.running_max;
   config.chunked_prefill_size = options.chunk;
+  config.scored_prompt_size = options.scored_chunk;
   config.handoff.timeout = options.handoff_timeout;
   config.handoff.prefill_ahead_max = options.prefill_ahead_max;
   config.handoff.chunk_pages = 3;
@@ -83,6 +84,8 @@ router::Subscriber ServingHarness::listen(request::SequenceId id) {
       if (heard.ended()) ++heard.after_terminal;
       if (auto* token = std::get_if<request::TokenEvent>(&event)) {
         heard.tokens.push_back(std::move(*token));
+      } else if (auto* logprobs = std::get_if<request::PromptLogprobsEvent>(&event)) {
+        heard.prompt_logprobs.push_back(std::move(*logprobs));
       } else if (auto* finished = std::get_if<request::SequenceFinished>(&event)) {
         heard.finished = finished->reason;
         heard.report = finished->report;

@@ -30,6 +30,7 @@ struct HarnessOptions {
   std::int64_t prefill_pages = 64;  // Of the prefill pool.
   std::int64_t running_max = 16;
   std::int64_t chunk = 16;
+  std::int64_t scored_chunk = 16;
   std::int64_t context = 4096;
   ops::KvFormat prefill_kv = ops::KvFormat::kBF16;
   ops::KvFormat decode_kv = ops::KvFormat::kF8E4M3;
@@ -49,6 +50,7 @@ struct HarnessOptions {
 // What a subscriber heard of one sequence.
 struct Heard {
   std::vector<request::TokenEvent> tokens;
+  std::vector<request::PromptLogprobsEvent> prompt_logprobs;
   std::optional<request::FinishReason> finished;
   std::optional<base::Status> failed;
   request::SequenceReport report;

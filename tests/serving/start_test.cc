@@ -186,7 +186,7 @@ TEST(Start, CommandsThatMakeNoSenseFailTheirSequence) {
   using base::StatusCode;
   EXPECT_EQ(failure([](auto& c) { c.spec.prompt.clear(); }), StatusCode::kInvalidArgument);
   EXPECT_EQ(failure([](auto& c) { c.spec.id = 0; }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(failure([](auto& c) { c.spec.sampling.max_tokens = 0; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(failure([](auto& c) { c.spec.sampling.max_tokens = -1; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(failure([](auto& c) { c.spec.prompt[2] = -1; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(failure([](auto& c) { c.spec.prompt[2] = ContextOracleModel::kVocab; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(failure([](auto& c) { c.generated = {-5}; }), StatusCode::kInvalidArgument);

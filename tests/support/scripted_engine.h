@@ -2,6 +2,7 @@
 // engines.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -74,6 +75,22 @@ class ScriptedEngine final : public request::EngineEndpoint {
     TESSERA_CHECK(events_.try_push({info_.id, std::move(body)}), "the test's event queue is too small");
   }
 
+  // Of token i of the prompt -i/4, three tokens at a time; of its alternatives, tokens 200, 201, ..., -1, -2, ...
+  void score(const request::SequenceSpec& spec) {
+    for (std::size_t first = 1; first < spec.prompt.size(); first += 3) {
+      request::PromptLogprobsEvent event;
+      event.id = spec.id;
+      event.first = static_cast<std::int32_t>(first);
+      for (std::size_t i = first; i < std::min(first + 3, spec.prompt.size()); ++i) {
+        request::PromptLogprob& one = event.logprobs.emplace_back();
+        one.logprob = -0.25f * static_cast<float>(i);
+        for (std::int32_t t = 0; t < *spec.sampling.prompt_logprobs; ++t)
+          one.top.push_back({200 + t, -1.0f - static_cast<float>(t)});
+      }
+      emit(std::move(event));
+    }
+  }
+
   void play(const request::SequenceSpec& spec) {
     {
       std::lock_guard lock(mutex_);
@@ -87,6 +104,7 @@ class ScriptedEngine final : public request::EngineEndpoint {
     report.cached_tokens = script.cached_tokens;
     report.integrity_recomputes = script.integrity_recomputes;
     report.generated_tokens = static_cast<std::int32_t>(script.tokens.size());
+    if (spec.sampling.prompt_logprobs.has_value()) score(spec);
     for (std::size_t i = 0; i < script.tokens.size(); ++i) {
       request::TokenEvent token;
       token.id = spec.id;
