@@ -101,7 +101,6 @@ std::int32_t Judge::next_token(const Sequence& sequence) {
 
 // Log softmax of the raw logits, of which the best come with it, by logit and then by id.
 void Judge::check_logprobs(const Sequence& sequence, const request::TokenEvent& token) {
-  constexpr double kTolerance = 1e-4;
   const request::SamplingParams& sampling = sequence.spec.sampling;
   const SequenceId id = sequence.spec.id;
   if (!sampling.logprobs) {
@@ -109,20 +108,52 @@ void Judge::check_logprobs(const Sequence& sequence, const request::TokenEvent& 
     return;
   }
   ++counts_.logprobs;
+  if (!is_right(token.token, token.logprob, token.top_logprobs, sampling.top_logprobs)) {
+    object(fmt::format("sequence {}: wrong log-probabilities of token {}", id, token.index));
+  }
+}
+
+bool Judge::is_right(std::int32_t token, float told, std::span<const request::TokenLogprob> tops,
+                     std::int32_t alternatives) const {
+  constexpr double kTolerance = 1e-4;
   double sum = 0.0;
   for (const float logit : logits_) sum += std::exp(static_cast<double>(logit));
   const double total = std::log(sum);
   const auto logprob = [&](std::int32_t of) { return logits_.at(static_cast<std::size_t>(of)) - total; };
-  bool right = std::abs(token.logprob - logprob(token.token)) < kTolerance &&
-               std::ssize(token.top_logprobs) == sampling.top_logprobs;
+  bool right = std::abs(told - logprob(token)) < kTolerance && std::ssize(tops) == alternatives;
   std::vector<std::int32_t> best(logits_.size());
   std::iota(best.begin(), best.end(), 0);
   std::ranges::sort(best, {}, [&](std::int32_t of) { return std::pair(-logprob(of), of); });
-  for (std::size_t i = 0; right && i < token.top_logprobs.size(); ++i) {
-    const request::TokenLogprob& top = token.top_logprobs[i];
+  for (std::size_t i = 0; right && i < tops.size(); ++i) {
+    const request::TokenLogprob& top = tops[i];
     right = top.token == best[i] && std::abs(top.logprob - logprob(top.token)) < kTolerance;
   }
-  if (!right) object(fmt::format("sequence {}: wrong log-probabilities of token {}", id, token.index));
+  return right;
+}
+
+void Judge::hear_prompt_logprobs(Sequence& sequence, const request::PromptLogprobsEvent& event) {
+  const SequenceId id = sequence.spec.id;
+  const std::vector<std::int32_t>& prompt = sequence.spec.prompt;
+  const std::optional<std::int32_t> alternatives = sequence.spec.sampling.prompt_logprobs;
+  trace_.add("prompt logprobs", id, static_cast<std::uint64_t>(event.first), event.logprobs.size());
+  const std::int64_t end = event.first + std::ssize(event.logprobs);
+  if (!alternatives.has_value() || event.first != sequence.prompt_told + 1 || end > std::ssize(prompt) ||
+      !sequence.told.empty() || sequence.due.has_value()) {
+    object(
+        fmt::format("sequence {}: {} log-probabilities of its prompt from token {} on, after {} of them and {} "
+                    "tokens",
+                    id, event.logprobs.size(), event.first, sequence.prompt_told, sequence.told.size()));
+    return;
+  }
+  for (const request::PromptLogprob& one : event.logprobs) {
+    const auto at = static_cast<std::size_t>(++sequence.prompt_told);
+    ++counts_.prompt_logprobs;
+    if (sequence.wrong_from.has_value()) continue;
+    test_support::ContextOracle(std::span(prompt).first(at), rules_.flavors).logits(logits_);
+    if (!is_right(prompt[at], one.logprob, one.top, *alternatives)) {
+      object(fmt::format("sequence {}: wrong log-probabilities of prompt token {}", id, at));
+    }
+  }
 }
 
 // ---- What clients hear ----
@@ -138,6 +169,8 @@ void Judge::hear(SequenceId id, const router::SequenceEvent& event) {
   sequence->last_event = clock_.now();
   if (const auto* token = std::get_if<request::TokenEvent>(&event)) {
     hear_token(*sequence, *token);
+  } else if (const auto* logprobs = std::get_if<request::PromptLogprobsEvent>(&event)) {
+    hear_prompt_logprobs(*sequence, *logprobs);
   } else if (const auto* finished = std::get_if<request::SequenceFinished>(&event)) {
     hear_finish(*sequence, *finished);
   } else {
@@ -195,6 +228,10 @@ void Judge::hear_finish(Sequence& sequence, const request::SequenceFinished& fin
   }
   if (sequence.told_max.has_value() || sequence.must_start_again) {
     object(fmt::format("sequence {}: finished although a check must have failed", id));
+  }
+  if (sequence.spec.sampling.prompt_logprobs.has_value() &&
+      sequence.prompt_told + 1 < std::ssize(sequence.spec.prompt)) {
+    object(fmt::format("sequence {}: finished after {} log-probabilities of its prompt", id, sequence.prompt_told));
   }
   if (finished.report.generated_tokens != std::ssize(sequence.told)) {
     object(fmt::format("sequence {}: reports {} tokens of {}", id, finished.report.generated_tokens,

@@ -33,6 +33,7 @@ struct JudgeCounts {
   std::int64_t tokens = 0;
   std::int64_t tokens_wrong = 0;      // Of sequences that had read what no check of that level had looked at yet.
   std::int64_t logprobs = 0;          // Tokens whose log-probabilities were compared.
+  std::int64_t prompt_logprobs = 0;   // Likewise, of prompts.
   std::int64_t turned_away = 0;       // Refused by the router: it was full.
   base::Nanoseconds longest_wait{0};  // Of one sequence, for anything.
 
@@ -103,6 +104,7 @@ class Judge {
     request::SequenceSpec spec;
     test_support::ContextOracle oracle;
     std::vector<std::int32_t> told;
+    std::int64_t prompt_told = 0;              // Prompt tokens whose log-probabilities were told.
     std::optional<request::FinishReason> due;  // After the token that was told last.
     std::optional<std::int64_t> told_max;      // Of one that must fail.
     std::optional<std::int64_t> wrong_from;    // Index of the first token that may be wrong.
@@ -118,7 +120,11 @@ class Judge {
   };
   Sequence* find(SequenceId id);
   std::int32_t next_token(const Sequence& sequence);
+  // Whether these are those of the token and of the best others, given the logits.
+  bool is_right(std::int32_t token, float logprob, std::span<const request::TokenLogprob> top,
+                std::int32_t alternatives) const;
   void check_logprobs(const Sequence& sequence, const request::TokenEvent& token);
+  void hear_prompt_logprobs(Sequence& sequence, const request::PromptLogprobsEvent& event);
   void hear_token(Sequence& sequence, const request::TokenEvent& token);
   void hear_finish(Sequence& sequence, const request::SequenceFinished& finished);
   void hear_failure(Sequence& sequence, const request::SequenceFailed& failed);

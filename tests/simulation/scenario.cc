@@ -46,6 +46,7 @@ Scenario make_scenario(Dice& dice, const ScenarioChoices& choices) {
   engine::EngineConfig base;
   base.page_size = static_cast<std::int32_t>(dice.one_of<int>(std::array{2, 4, 4, 8}));
   base.chunked_prefill_size = dice.one_of<int>(std::array{4, 8, 16, 5});
+  base.scored_prompt_size = dice.range(1, 8);
   base.sequences_max = 256;
   base.commands_max = dice.chance(0.2) ? 4 : 256;
   // Nothing that a level checks may give a false alarm.
@@ -187,6 +188,7 @@ request::SamplingParams Traffic::sampling() {
     sampling.logprobs = true;
     sampling.top_logprobs = static_cast<std::int32_t>(dice_.range(0, 3));
   }
+  if (dice_.chance(0.1)) sampling.prompt_logprobs = static_cast<std::int32_t>(dice_.range(0, 3));
   return sampling;
 }
 

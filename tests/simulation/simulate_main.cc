@@ -107,10 +107,11 @@ void print_counts(const SimulationCounts& counts, double seconds) {
   fmt::print("{} sequences: {} finished, {} cancelled, {} corrupted, {} too large, {} failed otherwise\n",
              judged.submitted, judged.finished, judged.cancelled, judged.corrupted, judged.too_large, judged.failed);
   fmt::print(
-      "{} tokens, of which {} were wrong and found late; {} with log-probabilities; {} sequences computed again; {} "
-      "refused; longest wait of one {:.0f} ms\n",
-      judged.tokens, judged.tokens_wrong, judged.logprobs, judged.recomputes, judged.turned_away,
-      milliseconds(judged.longest_wait));
+      "{} tokens, of which {} were wrong and found late; {} with log-probabilities, and {} of prompts; {} sequences "
+      "computed "
+      "again; {} refused; longest wait of one {:.0f} ms\n",
+      judged.tokens, judged.tokens_wrong, judged.logprobs, judged.prompt_logprobs, judged.recomputes,
+      judged.turned_away, milliseconds(judged.longest_wait));
   fmt::print(
       "{} preemptions on unified engines, {} on decode engines; {} prompt tokens from the cache, {} cached pages "
       "evicted, {} flushes; {} audits of all leases, {} pages rewritten, {} swept\n",

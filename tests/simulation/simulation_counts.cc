@@ -24,6 +24,7 @@ void JudgeCounts::add(const JudgeCounts& other) {
   tokens += other.tokens;
   tokens_wrong += other.tokens_wrong;
   logprobs += other.logprobs;
+  prompt_logprobs += other.prompt_logprobs;
   turned_away += other.turned_away;
   longest_wait = std::max(longest_wait, other.longest_wait);
 }

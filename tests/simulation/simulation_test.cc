@@ -65,6 +65,7 @@ TEST_F(SimulationTest, NothingIsWrongWhereNothingIsBroken) {
   EXPECT_GT(sum_.pages_swept, 0);
   EXPECT_GT(sum_.messages_refused, 0);
   EXPECT_GT(sum_.judged.logprobs, 0);
+  EXPECT_GT(sum_.judged.prompt_logprobs, 0);
   EXPECT_GT(sum_.judged.cancelled, 0);
   EXPECT_EQ(sum_.judged.corrupted + sum_.judged.failed + sum_.judged.too_large, 0);
   // Clients left wherever a sequence can be.
