@@ -12,8 +12,10 @@
 #include <span>
 #include <utility>
 
+#include "tessera/quality/code_judge.h"
 #include "tessera/quality/pocket_data.h"
 #include "tessera/quality/pocket_judge.h"
+#include "tessera/quality/sandbox.h"
 #include "tessera/quality/task.h"
 #include "tessera/quality/tool_judge.h"
 
@@ -27,22 +29,25 @@ struct PocketTaskKind {
   std::int64_t max_tokens;  // Of an answer; of an episode, of each turn. As evaluate.py has them.
   bool by_likelihood;
   bool makes_calls;
+  bool runs_code;
   std::string_view about;
 };
 
 constexpr std::array kKinds = {
-    PocketTaskKind{"pocket-arithmetic", "arithmetic", 420, false, false,
+    PocketTaskKind{"pocket-arithmetic", "arithmetic", 420, false, false, false,
                    "word problems in steps or at once; the last \"The answer is N.\" is judged"},
-    PocketTaskKind{"pocket-choice", "choice", 0, true, false,
+    PocketTaskKind{"pocket-choice", "choice", 0, true, false, false,
                    "facts about people; of the options the one of the largest likelihood is judged"},
-    PocketTaskKind{"pocket-retrieval", "retrieval", 24, false, false,
+    PocketTaskKind{"pocket-retrieval", "retrieval", 24, false, false, false,
                    "needles in filler of 256 to 4096 tokens; exactly the value"},
-    PocketTaskKind{"pocket-tools", "tools", 200, false, true,
+    PocketTaskKind{"pocket-tools", "tools", 200, false, true, false,
                    "requests that need one or more tool calls, or none; exactly those calls, in any order"},
-    PocketTaskKind{"pocket-episodes", "episodes", 90, false, true,
+    PocketTaskKind{"pocket-episodes", "episodes", 90, false, true, false,
                    "tool calls over several turns and a last answer; every turn must be right"},
-    PocketTaskKind{"pocket-trace", "tracing", 260, false, false,
+    PocketTaskKind{"pocket-trace", "tracing", 260, false, false, false,
                    "small Python programs; the last \"It prints X.\" is judged"},
+    PocketTaskKind{"pocket-functions", "functions", 110, false, false, true,
+                   "a Python function from words or from tests; all tests, in a sandbox"},
 };
 
 TaskInfo info_of(const PocketTaskKind& kind) {
@@ -56,6 +61,7 @@ TaskInfo info_of(const PocketTaskKind& kind) {
   }
   info.by_likelihood = kind.by_likelihood;
   info.limit_by_cell = true;
+  info.runs_code = kind.runs_code;
   return info;
 }
 
@@ -78,7 +84,9 @@ void note_calls(const Answer& answer, const PocketQuestion& question, bool calls
 
 class PocketTask : public Task {
  public:
-  PocketTask(const PocketTaskKind& kind, PocketData data) : kind_(kind), info_(info_of(kind)), data_(std::move(data)) {
+  // The sandbox is there where the task runs code.
+  PocketTask(const PocketTaskKind& kind, PocketData data, std::optional<Sandbox> sandbox)
+      : kind_(kind), info_(info_of(kind)), data_(std::move(data)), sandbox_(std::move(sandbox)) {
     info_.chance = chance_of(data_.questions);
   }
 
@@ -117,7 +125,8 @@ class PocketTask : public Task {
       case PocketScoring::kCode: {
         // Many texts are right, and the data have none. What this model says where it is right is one of them.
         TESSERA_ASSIGN_OR_RETURN(const Answer answer, respondent.chat(put));
-        if (answer.cut_off || !is_right(question, answer)) return std::nullopt;
+        TESSERA_ASSIGN_OR_RETURN(const bool says_right, is_right(question, answer));
+        if (answer.cut_off || !says_right) return std::nullopt;
         right.content = answer.text;
         break;
       }
@@ -152,7 +161,8 @@ class PocketTask : public Task {
     if (question.scoring == PocketScoring::kEpisode) return ask_episode(question, respondent, outcome);
     TESSERA_ASSIGN_OR_RETURN(const Answer answer, respondent.chat(turn(question, question.messages.size())));
     outcome.answer = shown(answer);
-    outcome.scores["right"] = is_right(question, answer) ? 1.0 : 0.0;
+    TESSERA_ASSIGN_OR_RETURN(const bool right, is_right(question, answer));
+    outcome.scores["right"] = right ? 1.0 : 0.0;
     if (kind_.makes_calls) note_calls(answer, question, question.scoring == PocketScoring::kCalls, outcome);
     return {};
   }
@@ -202,7 +212,7 @@ class PocketTask : public Task {
     return {};
   }
 
-  static bool is_right(const PocketQuestion& question, const Answer& answer) {
+  base::Result<bool> is_right(const PocketQuestion& question, const Answer& answer) const {
     switch (question.scoring) {
       case PocketScoring::kNumber:
         return says_number(answer.text, question.answer);
@@ -212,9 +222,10 @@ class PocketTask : public Task {
         return makes_calls(answer, question.calls);
       case PocketScoring::kText:
         return says_text(answer, question.answer);
+      case PocketScoring::kCode:
+        return passes_tests(sandbox_.value(), answer.text, question.code_tests);
       case PocketScoring::kChoice:
       case PocketScoring::kEpisode:
-      case PocketScoring::kCode:
         break;
     }
     return false;
@@ -250,13 +261,14 @@ class PocketTask : public Task {
   PocketTaskKind kind_;
   TaskInfo info_;
   PocketData data_;
+  std::optional<Sandbox> sandbox_;
 };
 
 base::Status check_scorings(const PocketTaskKind& kind, const PocketData& data) {
   for (const PocketQuestion& question : data.questions) {
     const bool is_choice = question.scoring == PocketScoring::kChoice;
     const bool needs_code = question.scoring == PocketScoring::kCode;
-    if (is_choice != kind.by_likelihood || needs_code) {
+    if (is_choice != kind.by_likelihood || needs_code != kind.runs_code) {
       return base::data_loss(fmt::format("question {} of {} is not scored as that task's are", question.id, kind.name));
     }
   }
@@ -272,7 +284,11 @@ std::vector<TaskEntry> pocket_tasks() {
     const auto make = [kind](const DataFolders& folders) -> base::Result<std::unique_ptr<Task>> {
       TESSERA_ASSIGN_OR_RETURN(PocketData data, read_pocket_data(folders.pocket_tasks, kind.file));
       TESSERA_RETURN_IF_ERROR(check_scorings(kind, data));
-      return std::make_unique<PocketTask>(kind, std::move(data));
+      std::optional<Sandbox> sandbox;
+      if (kind.runs_code) {
+        TESSERA_ASSIGN_OR_RETURN(sandbox, Sandbox::create());
+      }
+      return std::make_unique<PocketTask>(kind, std::move(data), std::move(sandbox));
     };
     entries.push_back({info_of(kind), make});
   }
