@@ -11,7 +11,7 @@ the log-probabilities of every choice is written, by both; for each text that of
 
 The result: {"lm_eval": version, "model": ..., "tasks": {TASK: {"fewshot": N, "items": [{"question": index of the record in
 its file, "gold": index of a choice, "choices": [...], "sums": {"server": [...], "transformers": [...]}}], "agreement":
-...}}}. Needs lm-eval 0.4.13 ("lm_eval[api]") beside tools/requirements-oracles.txt; a GPU is not used.
+...}}}. Needs lm-eval 0.4.13 ("lm_eval[api,hf]") beside tools/oracles/requirements.txt; a GPU is not used.
 """
 
 import argparse
