@@ -152,8 +152,8 @@ SITES = [
     Site(STEP, "«outcome.result = RowResult::kCheckFailed;»", ("",)),
     Site(LOOP, "if («outcome.result == RowResult::kCheckFailed») {", ("false",)),
     Site(LOOP, "if («sequence.read_damage.has_value()») { // By a row before", ("false",)),
-    Site(ENDS, "const bool wrong_already = «sequence.read_damage.has_value() && !sequence.generated.empty()»;",
-         ("sequence.read_damage.has_value()",)),
+    Site(ENDS, "const bool wrong_already = «sequence.read_damage.has_value() && sequence.has_emitted()»;",
+         ("sequence.read_damage.has_value()", "sequence.read_damage.has_value() && !sequence.generated.empty()")),
     # ---- A device that failed proves nothing and condemns nothing. ----
     Site(LOOP, "if («!device_works()») return true; ++counters_.steps;", ("false",)),
     Site(MOVES, "if («!device_works()») return true; if (sender_ != nullptr) { for", ("false",)),
