@@ -59,8 +59,39 @@ base::Status DataLines::wrong(std::size_t index, std::string_view what) const {
   return base::data_loss(fmt::format("{}, line {}: {}", path.string(), index + 1, what));
 }
 
+base::Result<std::string> DataLines::text(std::size_t index, std::string_view key) const {
+  const boost::json::value* const value = lines[index].if_contains(key);
+  if (value == nullptr || !value->is_string()) {
+    return base::failure(wrong(index, fmt::format("expected '{}' to be a string", key)));
+  }
+  return std::string(value->get_string());
+}
+
+base::Result<std::int64_t> DataLines::integer(std::size_t index, std::string_view key) const {
+  const boost::json::value* const value = lines[index].if_contains(key);
+  if (value == nullptr || !value->is_int64()) {
+    return base::failure(wrong(index, fmt::format("expected '{}' to be an integer", key)));
+  }
+  return value->get_int64();
+}
+
+base::Result<std::vector<std::string>> DataLines::texts(std::size_t index, std::string_view key) const {
+  const boost::json::value* const value = lines[index].if_contains(key);
+  if (value == nullptr || !value->is_array()) {
+    return base::failure(wrong(index, fmt::format("expected '{}' to be a list of strings", key)));
+  }
+  std::vector<std::string> all;
+  all.reserve(value->get_array().size());
+  for (const boost::json::value& item : value->get_array()) {
+    if (!item.is_string())
+      return base::failure(wrong(index, fmt::format("expected '{}' to be a list of strings", key)));
+    all.emplace_back(item.get_string());
+  }
+  return all;
+}
+
 base::Result<DataLines> read_data_lines(const std::filesystem::path& path) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string text, read_data_text(path));
+  TESSERA_ASSIGN_OR_RETURN(std::string text, read_data_text(path));
   DataLines data{path, {}};
   boost::json::parse_options options;
   options.max_depth = static_cast<std::size_t>(base::limits::kJsonDepthMax);
@@ -74,6 +105,8 @@ base::Result<DataLines> read_data_lines(const std::filesystem::path& path) {
     if (!value.is_object()) return base::failure(data.wrong(data.lines.size(), "expected an object"));
     data.lines.push_back(std::move(value.as_object()));
   }
+  data.raw = std::move(text);
+  if (data.lines.empty()) return base::failure(base::data_loss(fmt::format("{}: holds no line", path.string())));
   return data;
 }
 

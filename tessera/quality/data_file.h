@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -18,9 +19,15 @@ base::Result<std::string> read_data_text(const std::filesystem::path& path);
 struct DataLines {
   std::filesystem::path path;
   std::vector<boost::json::object> lines;
+  std::string raw = {};  // The file's text, for Task::data_digest().
   // "FILE, line N: <what>", for a line that is JSON but not what a task expects.
   base::Status wrong(std::size_t index, std::string_view what) const;
+  // A field of line `index`. data_loss, naming file, line and field: it is not there, or of another type.
+  base::Result<std::string> text(std::size_t index, std::string_view key) const;
+  base::Result<std::int64_t> integer(std::size_t index, std::string_view key) const;
+  base::Result<std::vector<std::string>> texts(std::size_t index, std::string_view key) const;
 };
+// not_found, data_loss; the latter also for a file without a line.
 base::Result<DataLines> read_data_lines(const std::filesystem::path& path);
 
 // A 64-bit FNV-1a over the text, as 16 hexadecimal digits: tells whether two evaluations read the same questions.

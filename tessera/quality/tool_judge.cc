@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "tessera/quality/outcome.h"
-#include "tessera/text/utf8.h"
 
 namespace tessera::quality {
 
@@ -178,10 +177,6 @@ bool satisfies(const Value& schema, const Value& value) {
 bool satisfies(std::span<const DeclaredTool> tools, const MadeCall& call) {
   const auto tool = std::ranges::find(tools, call.name, &DeclaredTool::name);
   return tool != tools.end() && satisfies(tool->parameters, call.arguments);
-}
-
-std::string shown(std::string_view text) {
-  return std::string(text.substr(0, text::utf8_prefix_within(text, kShownBytes)));
 }
 
 std::string shown(const MadeCall& call) { return fmt::format("{}({})", call.name, json_of(call.arguments)); }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/status.h"
+#include "tessera/quality/asking.h"
 #include "tessera/quality/respondent.h"
 #include "tessera/text/python_value.h"
 
@@ -51,9 +52,8 @@ bool satisfies(const text::PythonValue& schema, const text::PythonValue& value);
 // Names a declared tool and satisfies its schema.
 bool satisfies(std::span<const DeclaredTool> tools, const MadeCall& call);
 
-// An answer for people: its text and its calls, one a line, cut to kShownBytes.
+// An answer for people: its text and its calls, one a line, cut as asking.h cuts texts.
 std::string shown(const Answer& answer);
-std::string shown(std::string_view text);
 // `name({"key": value})`
 std::string shown(const MadeCall& call);
 
