@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tessera/base/clock.h"
+#include "tessera/engine/step_listener.h"
 #include "tessera/engine/step_observer.h"
 #include "tessera/kv_cache/integrity.h"
 #include "tessera/ops/kv_layout.h"
@@ -61,6 +62,7 @@ struct EngineConfig {
   base::Nanoseconds audit_interval = std::chrono::seconds(60);  // Between checks of the page accounts, when idle.
   IntegrityConfig integrity;
   HandoffConfig handoff;
+  StepListener* listener = nullptr;  // Must outlive the engine.
   StepObserver* observer = nullptr;  // Tests only; must outlive the engine.
 };
 

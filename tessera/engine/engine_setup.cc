@@ -107,6 +107,7 @@ base::Status EngineLoop::allocate() {
   StepRunner::Parts step_parts{parts_.backend, *stream_, model, parts_.clock};
   step_parts.integrity = config_.integrity.level;
   step_parts.digests = digests_.get();
+  step_parts.listener = config_.listener;
   step_parts.observer = config_.observer;
   step_parts.make_verifier = parts_.make_verifier;
   TESSERA_ASSIGN_OR_RETURN(runner_, StepRunner::create(step_parts, limits, plan_));

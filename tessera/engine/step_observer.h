@@ -5,22 +5,11 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/engine/step_listener.h"
 #include "tessera/kv_cache/page_pool.h"
 #include "tessera/kv_cache/page_table.h"
-#include "tessera/request/sequence_spec.h"
 
 namespace tessera::engine {
-
-struct RowOutcome;
-
-// One row of the batch, from the host's records.
-struct StepRowView {
-  request::SequenceId id = 0;
-  std::span<const kv_cache::Lease> leases;
-  std::int64_t start = 0;        // First token that the step computes.
-  std::int64_t count = 0;        // How many.
-  std::int64_t first_token = 0;  // Index of that token in the batch.
-};
 
 struct StepView {
   std::span<const StepRowView> rows;

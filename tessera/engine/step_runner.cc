@@ -169,6 +169,7 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
   build_batch(pool, rows);
   const std::int64_t tokens = std::ssize(token_ids_);
   TESSERA_CHECK(tokens <= limits_.tokens_max);
+  if (parts_.listener != nullptr) parts_.listener->before_step(row_views_);
   if (parts_.observer != nullptr) parts_.observer->before_check(view(pool));
 
   // Check, then compute with what the check made, then check again.
@@ -254,6 +255,7 @@ std::span<const RowOutcome> StepRunner::run(kv_cache::PagePool& pool, std::span<
     }
   }
   if (parts_.observer != nullptr) parts_.observer->after_checks(view(pool), outcomes_);
+  if (parts_.listener != nullptr) parts_.listener->after_step(row_views_, outcomes_);
   return outcomes_;
 }
 

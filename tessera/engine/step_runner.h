@@ -14,6 +14,7 @@
 #include "tessera/base/status.h"
 #include "tessera/engine/memory_plan.h"
 #include "tessera/engine/sequence.h"
+#include "tessera/engine/step_listener.h"
 #include "tessera/engine/step_observer.h"
 #include "tessera/kv_cache/digest_checker.h"
 #include "tessera/kv_cache/integrity.h"
@@ -75,6 +76,7 @@ class StepRunner {
     const base::Clock& clock;
     kv_cache::IntegrityLevel integrity = kv_cache::IntegrityLevel::kTags;
     kv_cache::DigestChecker* digests = nullptr;  // Levels with digests need one.
+    StepListener* listener = nullptr;
     StepObserver* observer = nullptr;
     kv_cache::VerifierFactory make_verifier = {};
   };

@@ -1,0 +1,39 @@
+// Full distributions over the vocabulary from real engines that are led through a known text: the prompt is computed as
+// the plan's prefill computes it, and every token of the continuation as its decode would have, had it drawn it. That
+// is the mechanism by which a preempted sequence is computed again: the prompt in the same chunks, then, in a split
+// plan, the handoff with its conversion, then the continuation's tokens, forced, in the decode engine's pages. So the
+// distribution of the continuation's first token comes from the prefill plan, all others from the decode plan.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "evaluate_plans.h"
+#include "model_shelf.h"
+#include "tessera/base/status.h"
+#include "tessera/quality/distribution_source.h"
+
+namespace tessera::app {
+
+// Tokens of each pool's pages. A passage, prompt and continuation together, may be as long as the model's context or
+// the pool, whichever is smaller.
+inline constexpr std::int64_t kForcedPoolTokens = 32768;
+
+// Engines for a plan of own engines, in this process and without threads of their own: the caller's thread turns them
+// while it waits in distributions(). Passages run up to plan.batch at once in each pool; neither that number nor
+// plan.chunk, nor which passages come together, changes a bit of a distribution on the CPU backends. Stop tokens in a
+// continuation are tokens like others.
+//
+// The model comes from the shelf and is shared by all sources of the same folder and backend options; without a shelf
+// it is loaded for this source alone. Sources that share a model are used from one thread.
+//
+// distributions(): out_of_range names a passage that is too long, invalid_argument one that is empty or has a token
+// outside of the vocabulary; nothing is computed then. Any other error is an engine's, and the source has ended: it
+// fails with the same status from then on.
+//
+// Errors here: those of ModelShelf::take; invalid_argument: the backend does not support the plan's KV formats, or they
+// cannot be handed over; resource_exhausted: the pools do not fit the memory, with the arithmetic.
+base::Result<std::unique_ptr<quality::DistributionSource>> make_forced_scorer(const PlanSpec& plan,
+                                                                              ModelShelf* shelf = nullptr);
+
+}  // namespace tessera::app
