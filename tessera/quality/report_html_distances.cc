@@ -106,7 +106,8 @@ std::string pair_table(const Evaluation& evaluation, const DistanceAnalysis& tas
         "<tr><th class=\"name\">{}</th><th class=\"name\">{}</th><td class=\"n\">{}</td><td class=\"n\">{}"
         "</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
         plan_cell(evaluation, one.first), plan_cell(evaluation, one.second), grouped(one.passages),
-        kl_text(one.difference), kl_range_text(one.interval), p_text(one.p_adjusted), one.apart ? "<b>yes</b>" : "no");
+        kl_text(one.difference), kl_range_text(one.interval), escaped(p_text(one.p_adjusted)),
+        one.apart ? "<b>yes</b>" : "no");
   }
   return html + "</tbody></table></div>";
 }

@@ -27,8 +27,9 @@ struct Axis {
   // Where a value lies, in percent of the width, with a rim; what is outside lies at the rim.
   double at(double value) const;
 };
-// Around all values: shares 0 to 1, labelled in percent.
+// Around all intervals: of shares, within 0 to 1 and labelled in percent; of other measures that are not negative.
 Axis share_axis(std::span<const Interval> intervals);
+Axis value_axis(std::span<const Interval> intervals);
 // Symmetric around 0, labelled in points; not wider than 60 points: what reaches farther is cut off.
 Axis difference_axis(std::span<const Interval> intervals, double margin);
 // Decades around all positive values.

@@ -34,6 +34,25 @@ void linear_ticks(Axis& axis, Label label) {
   }
 }
 
+// From 0 to `top` at most, ending at whole steps.
+Axis around(std::span<const Interval> intervals, double top) {
+  double low = top;
+  double high = 0.0;
+  for (const Interval& interval : intervals) {
+    if (!std::isfinite(interval.low) || !std::isfinite(interval.high)) continue;
+    low = std::min(low, interval.low);
+    high = std::max(high, interval.high);
+  }
+  Axis axis;
+  if (low > high) return axis;
+  // One value alone has no range.
+  const double step = nice_step(std::max({high - low, 1e-3 * high, 1e-9}));
+  axis.low = std::max(0.0, std::floor(low / step) * step);
+  axis.high = std::min(top, std::max(std::ceil(high / step) * step, axis.low + step));
+  if (axis.high <= axis.low) axis.low = axis.high - step;
+  return axis;
+}
+
 void vertical(std::string& svg, double x, double height, std::string_view style) {
   fmt::format_to(std::back_inserter(svg), "<line class=\"{}\" x1=\"{:.2f}%\" x2=\"{:.2f}%\" y1=\"0\" y2=\"{:.0f}\"/>",
                  style, x, x, height);
@@ -43,11 +62,8 @@ void vertical(std::string& svg, double x, double height, std::string_view style)
 
 std::string escaped(std::string_view text) {
   std::string safe;
-  bool first = true;
-  while (first || !text.empty()) {
+  while (true) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    if (!first) safe += '\n';
-    first = false;
     for (const char c : shown_text(text.substr(0, end))) {
       switch (c) {
         case '&':
@@ -69,9 +85,10 @@ std::string escaped(std::string_view text) {
           safe += c;
       }
     }
-    text.remove_prefix(std::min(text.size(), end + 1));
+    if (end == text.size()) return safe;
+    safe += '\n';
+    text.remove_prefix(end + 1);
   }
-  return safe;
 }
 
 std::string colour(std::size_t plan) { return fmt::format("p{}", plan % kColours); }
@@ -89,21 +106,14 @@ double Axis::at(double value) const {
 }
 
 Axis share_axis(std::span<const Interval> intervals) {
-  double low = 1.0;
-  double high = 0.0;
-  for (const Interval& interval : intervals) {
-    low = std::min(low, interval.low);
-    high = std::max(high, interval.high);
-  }
-  if (low >= high) {
-    low = 0.0;
-    high = 1.0;
-  }
-  Axis axis;
-  const double step = nice_step(high - low);
-  axis.low = std::max(0.0, std::floor(low / step) * step);
-  axis.high = std::min(1.0, std::ceil(high / step) * step);
+  Axis axis = around(intervals, 1.0);
   linear_ticks(axis, [](double x) { return fmt::format("{:g}", std::round(x * 1e4) / 1e2); });
+  return axis;
+}
+
+Axis value_axis(std::span<const Interval> intervals) {
+  Axis axis = around(intervals, 1e300);
+  linear_ticks(axis, [](double x) { return fmt::format("{:.4g}", x); });
   return axis;
 }
 

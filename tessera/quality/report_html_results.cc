@@ -54,25 +54,26 @@ std::string value_row(const Evaluation& evaluation, const TaskAnalysis& task, st
   const bool whole = first.cell.empty();
   StripOptions options{.label = label};
   if (info.chance.has_value() && first.metric == 0) options.at = *info.chance;
-  return row(whole ? "" : "cell", escaped(whole ? metric_title(info, first.metric) : first.cell),
-             strip(axis, marks, options), numbers);
+  std::string what = escaped(whole ? metric_title(info, first.metric) : first.cell);
+  if (whole && info.chance.has_value() && first.metric == 0) {
+    what += fmt::format("<br><small>guessing gives {}</small>", share_text(*info.chance));
+  }
+  return row(whole ? "" : "cell", what, strip(axis, marks, options), numbers);
 }
 
 std::string metric_rows(const Evaluation& evaluation, const TaskAnalysis& task, std::size_t metric) {
   const MetricKind kind = info_of(evaluation, task).metrics[metric].kind;
   std::vector<MetricValue> values;
   std::vector<Interval> intervals;
-  std::vector<double> ends;
   for (const MetricValue& value : task.values) {
     if (value.metric != metric) continue;
     values.push_back(value);
     if (!value.result.has_value()) continue;
     intervals.push_back(value.result->interval);
-    ends.insert(ends.end(), {value.result->interval.low, value.result->interval.high, value.result->value});
   }
   if (values.empty()) return {};
   const bool shares = kind != MetricKind::kPerplexity;
-  Axis axis = shares ? share_axis(intervals) : decade_axis(ends);
+  const Axis axis = shares ? share_axis(intervals) : value_axis(intervals);
   std::string html;
   std::string cells;
   for (std::size_t i = 0; i < values.size();) {
@@ -99,15 +100,15 @@ std::string comparison_row(const Evaluation& evaluation, const TaskAnalysis& tas
   if (one.questions > 0) {
     marks.push_back({.plan = one.plan, .interval = one.interval, .value = one.difference});
     label = fmt::format("{}{} [{}]", points_text(one.difference), unit, points_range_text(one.interval));
-    numbers += fmt::format("<div>{} <small>p {}</small></div>", label, p_text(one.p_adjusted));
+    numbers += fmt::format("<div>{} <small>p {}</small></div>", label, escaped(p_text(one.p_adjusted)));
+    const std::string skipped = one.skipped > 0 ? fmt::format("; {} skipped", grouped(one.skipped)) : "";
     if (kind == MetricKind::kAccuracy) {
-      numbers += fmt::format("<div><small>{} pairs: {} lost, {} won, {} both right, {} both wrong</small></div>",
-                             grouped(one.questions), grouped(one.counts.lost), grouped(one.counts.won),
-                             grouped(one.counts.both_right), grouped(one.counts.both_wrong));
+      numbers += fmt::format("<div><small>{} lost, {} won; both right {}, both wrong {}{}</small></div>",
+                             grouped(one.counts.lost), grouped(one.counts.won), grouped(one.counts.both_right),
+                             grouped(one.counts.both_wrong), skipped);
     } else {
-      numbers += fmt::format("<div><small>{} pairs</small></div>", grouped(one.questions));
+      numbers += fmt::format("<div><small>{} pairs{}</small></div>", grouped(one.questions), skipped);
     }
-    if (one.skipped > 0) numbers += fmt::format("<div><small>{} skipped</small></div>", grouped(one.skipped));
   }
   const std::string open = one.cell.empty() ? open_text(evaluation, one, kind) : "";
   if (!open.empty()) numbers += fmt::format("<div><small>{}</small></div>", escaped(open));
@@ -118,11 +119,27 @@ std::string comparison_row(const Evaluation& evaluation, const TaskAnalysis& tas
              strip(axis, marks, {.band = {-margin, margin}, .at = 0.0, .label = label}), numbers);
 }
 
+std::string comparisons_of_cells(const Evaluation& evaluation, const TaskAnalysis& task, std::size_t metric) {
+  std::vector<Interval> intervals;
+  for (const Comparison& one : task.comparisons) {
+    if (one.metric == metric && !one.cell.empty() && one.questions > 0) intervals.push_back(one.interval);
+  }
+  if (intervals.empty()) return {};
+  const Axis axis = difference_axis(intervals, evaluation.equivalence_points / 100.0);
+  std::string rows;
+  for (const Comparison& one : task.comparisons) {
+    if (one.metric == metric && !one.cell.empty()) rows += comparison_row(evaluation, task, one, axis);
+  }
+  rows += row("forest head", "", axis_labels(axis, "points"), "");
+  return fmt::format("<h3>{} by cell</h3>", escaped(metric_title(info_of(evaluation, task), metric))) +
+         folded(task, rows);
+}
+
 }  // namespace
 
 std::string results_section(const Evaluation& evaluation, const Analysis& analysis) {
   std::string html = "<section id=\"results\"><h2>Results by task</h2>" + legend(evaluation, 0);
-  html += "<p class=\"soft\">Dots are results, lines their 95% intervals; the dashed line is what guessing gives.</p>";
+  html += "<p class=\"soft\">Dots are results, lines their 95% intervals; a dashed line is what guessing gives.</p>";
   for (const TaskAnalysis& task : analysis.tasks) {
     for (std::size_t metric = 0; metric < info_of(evaluation, task).metrics.size(); ++metric) {
       html += metric_rows(evaluation, task, metric);
@@ -146,23 +163,16 @@ std::string comparisons_section(const Evaluation& evaluation, const Analysis& an
   html += fmt::format(
       "<p class=\"soft\">The difference on the same questions, with its 95% interval, to the right where the plan does "
       "more than {}. The band is the margin of {}; of perplexities, differences are in percent, and less is "
-      "better.</p>",
+      "better. p is after Holm's adjustment.</p>",
       escaped(plan_name(evaluation, 0)), margin_text(evaluation, MetricKind::kAccuracy));
   std::string cells;
   for (const TaskAnalysis& task : analysis.tasks) {
-    std::vector<Interval> of_cells;
+    for (std::size_t metric = 0; metric < info_of(evaluation, task).metrics.size(); ++metric) {
+      cells += comparisons_of_cells(evaluation, task, metric);
+    }
     for (const Comparison& one : task.comparisons) {
       if (one.cell.empty()) html += comparison_row(evaluation, task, one, axis);
-      if (!one.cell.empty() && one.questions > 0) of_cells.push_back(one.interval);
     }
-    if (of_cells.empty()) continue;
-    const Axis cell_axis = difference_axis(of_cells, margin);
-    std::string rows;
-    for (const Comparison& one : task.comparisons) {
-      if (!one.cell.empty()) rows += comparison_row(evaluation, task, one, cell_axis);
-    }
-    rows += row("forest head", "", axis_labels(cell_axis, "points"), "");
-    cells += fmt::format("<h3>{} by cell</h3>", escaped(info_of(evaluation, task).name)) + folded(task, rows);
   }
   html += row("forest head", "", axis_labels(axis, "points"), "");
   return html + cells + "</section>";

@@ -26,17 +26,18 @@ table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{text-align:left;vertical-align:top;padding:5px 10px 5px 0;border-bottom:1px solid var(--line)}
 thead th{color:var(--soft);font-weight:600;font-size:12.5px}
 .n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}th.name{font-weight:600;white-space:nowrap}
+tbody td:not(.n){min-width:110px}
 td.answer{white-space:pre-wrap;overflow-wrap:anywhere;min-width:160px;max-width:360px;font-size:13px}
 i[class^=p]{display:inline-block;width:10px;height:10px;border-radius:50%;background:currentColor}
 .legend span{margin-right:16px;white-space:nowrap}.legend i{margin-right:6px}
 .p0{color:var(--c0)}.p1{color:var(--c1)}.p2{color:var(--c2)}.p3{color:var(--c3)}
 .p4{color:var(--c4)}.p5{color:var(--c5)}.p6{color:var(--c6)}.p7{color:var(--c7)}
-.row{display:grid;grid-template-columns:190px minmax(120px,1fr) 250px;gap:0 14px;align-items:center;padding:4px 0;
+.row{display:grid;grid-template-columns:180px minmax(120px,1fr) 290px;gap:0 14px;align-items:center;padding:4px 0;
 border-bottom:1px solid var(--line)}
 .row.cell{padding:1px 0}.row.cell>.what{padding-left:14px;font-weight:normal}
 .row>.what{font-weight:600;overflow-wrap:anywhere}.row>.numbers{font-size:13px;font-variant-numeric:tabular-nums}
 .row>.numbers div{line-height:18px;white-space:nowrap}
-.row.forest{grid-template-columns:230px minmax(120px,1fr) 300px}
+.row.forest{grid-template-columns:210px minmax(120px,1fr) 320px}
 .row.forest>.numbers div{white-space:normal}
 .row.head{border:0}
 .equivalent,.same{color:var(--good);font-weight:600}.different,.different_within{color:var(--bad);font-weight:600}

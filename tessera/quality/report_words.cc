@@ -133,9 +133,9 @@ std::string distance_word_text(DistanceWord word) {
     case DistanceWord::kMeasured:
       return "measured";
     case DistanceWord::kAboveNoise:
-      return "above the noise floor";
+      return "above noise";
     case DistanceWord::kNotAboveNoise:
-      return "not above the noise floor";
+      return "not above noise";
   }
   return "measured";
 }

@@ -28,7 +28,7 @@ std::string verdict_text(const Evaluation& evaluation, const Comparison& compari
 // What would settle it, for a comparison that is not settled: "400 pairs show differences of 3.10 points or more;
 // equivalence within 2 points needs about 1,900, a difference as seen about 5,200". Empty for any other.
 std::string open_text(const Evaluation& evaluation, const Comparison& comparison, MetricKind kind);
-// "same to the bit", "above the noise floor", ...
+// "same to the bit", "above noise", ...
 std::string distance_word_text(DistanceWord word);
 
 // "gsm8k exact": the task, and the metric where the task has several.
