@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "tessera/quality/call_tokens.h"
 #include "tessera/quality/code_judge.h"
 #include "tessera/quality/pocket_data.h"
 #include "tessera/quality/pocket_judge.h"
@@ -238,24 +239,11 @@ class PocketTask : public Task {
     return text;
   }
 
-  // Text is encoded as it is. Calls are marked up by the model's own format: their tokens are what a conversation that
-  // goes on after them has between this prompt and the end that both share (the end of the turn and the beginning of
-  // the next answer). Empty where the format does not write it so.
+  // Text is encoded as it is, calls as the model's own format marks them up.
   static base::Result<std::vector<TokenId>> answer_tokens(const ChatQuestion& put, std::span<const TokenId> prompt,
                                                           const ChatMessage& right, Respondent& respondent) {
     if (right.calls.empty()) return respondent.encode(right.content);
-    ChatQuestion longer = put;
-    longer.messages.push_back(right);
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<TokenId> whole, respondent.encode_chat(longer));
-    const std::span<const TokenId> all(whole);
-    if (all.size() <= prompt.size() || !std::ranges::equal(all.first(prompt.size()), prompt)) {
-      return std::vector<TokenId>{};
-    }
-    std::size_t shared = 0;
-    const std::size_t most = std::min(prompt.size(), all.size() - prompt.size());
-    while (shared < most && prompt[prompt.size() - 1 - shared] == all[all.size() - 1 - shared]) ++shared;
-    const std::span<const TokenId> calls = all.subspan(prompt.size(), all.size() - prompt.size() - shared);
-    return std::vector<TokenId>(calls.begin(), calls.end());
+    return call_tokens(put, prompt, right.calls, respondent);
   }
 
   PocketTaskKind kind_;
