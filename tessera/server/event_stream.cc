@@ -29,7 +29,8 @@ using boost::system::error_code;
 namespace {
 
 // Events on their way from the router's thread to the connection's. Bounded by what the generation can produce:
-// max_tokens a choice. Outlives the connection as long as a subscriber holds it.
+// max_tokens a choice, and the log-probabilities of its prompts (base::limits::kPromptLogprobsMax). Outlives the
+// connection as long as a subscriber holds it.
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   explicit Mailbox(const net::any_io_executor& executor) : timer_(executor) {}
