@@ -1,4 +1,4 @@
-"""Checkpoints: the released form (Hugging Face names, FP8 blocks of 128 x 128, shards) and back to parameters."""
+"""Checkpoints: the released form (Hugging Face names, FP8 blocks of 128 x 128 or BF16, shards) and back to parameters."""
 
 import json
 from pathlib import Path
@@ -67,27 +67,29 @@ def dequantize(q: Tensor, scale: Tensor) -> Tensor:
     return q.float() * spread
 
 
-def release_tensors(c: PocketConfig, parameters: dict[str, Tensor], bias: Tensor) -> dict[str, Tensor]:
+def release_tensors(c: PocketConfig, parameters: dict[str, Tensor], bias: Tensor, quantized: bool = True) -> dict[str, Tensor]:
     tensors = {}
     source = {**parameters, "bias": bias}
     for name, ours, index in named(c):
         w = source[ours][index].detach().cpu()
         if ours == "bias":
             tensors[name] = w.float().clone()
-        elif _is_quantized(name):
+        elif quantized and _is_quantized(name):
             tensors[name], tensors[name + "_scale_inv"] = quantize(w)
         else:
             tensors[name] = w.to(torch.bfloat16).clone()
     return tensors
 
 
-def save_release(folder: str | Path, c: PocketConfig, parameters: dict[str, Tensor], bias: Tensor, tokenizer) -> int:
-    """Writes shards, index, config and generation config; returns the shards' bytes."""
+def save_release(folder: str | Path, c: PocketConfig, parameters: dict[str, Tensor], bias: Tensor, tokenizer,
+                 quantized: bool = True) -> int:
+    """Writes shards, index, config and generation config; returns the shards' bytes. Without `quantized`, projections are
+    rounded to BF16 like the other weights, and the config names no quantization: what FP8's cost is measured against."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, Tensor]] = [{}]
     used = 0
-    for name, tensor in release_tensors(c, parameters, bias).items():
+    for name, tensor in release_tensors(c, parameters, bias, quantized).items():
         if used + tensor.nbytes > SHARD_LIMIT:
             shards.append({})
             used = 0
@@ -101,13 +103,13 @@ def save_release(folder: str | Path, c: PocketConfig, parameters: dict[str, Tens
         index |= dict.fromkeys(shard, file)
         total += sum(t.nbytes for t in shard.values())
     _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
-    save_configs(folder, c, tokenizer)
+    save_configs(folder, c, tokenizer, quantized)
     return sum((folder / file).stat().st_size for file in set(index.values()))
 
 
-def save_configs(folder: Path, c: PocketConfig, tokenizer) -> None:
+def save_configs(folder: Path, c: PocketConfig, tokenizer, quantized: bool) -> None:
     end, pad, begin = tokenizer.im_end, tokenizer.pad, tokenizer.special["[BOS]"]
-    _write_json(folder / "config.json", c.release_config(end, pad, begin))
+    _write_json(folder / "config.json", c.release_config(end, pad, begin, quantized))
     _write_json(folder / "generation_config.json", {
         "bos_token_id": begin, "eos_token_id": end, "pad_token_id": pad, "do_sample": False,
         "max_length": c.max_position_embeddings,
@@ -119,7 +121,7 @@ def _write_json(path: Path, value) -> None:
 
 
 def load_release(folder: str | Path, c: PocketConfig) -> tuple[dict[str, Tensor], Tensor]:
-    """The released weights as FP32 stacked parameters, and the routing bias."""
+    """The weights of a folder that `save_release` wrote, as FP32 stacked parameters, and the routing bias."""
     folder = Path(folder)
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     tensors: dict[str, Tensor] = {}
@@ -131,7 +133,7 @@ def load_release(folder: str | Path, c: PocketConfig) -> tuple[dict[str, Tensor]
     out["bias"] = torch.zeros(c.n_moe_layers, c.n_routed_experts)
     for name, ours, at in named(c):
         w = tensors.pop(name)
-        w = dequantize(w, tensors.pop(name + "_scale_inv")) if _is_quantized(name) else w.float()
+        w = dequantize(w, tensors.pop(name + "_scale_inv")) if w.dtype == FP8 else w.float()
         out[ours][at] = w
     if tensors:
         raise ValueError(f"unknown tensors: {sorted(tensors)[:5]}")

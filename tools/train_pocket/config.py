@@ -63,8 +63,9 @@ class PocketConfig:
             out.append(plain * (1.0 - ramp) + plain / self.yarn_factor * ramp)
         return out
 
-    def release_config(self, end_id: int, pad_id: int, begin_id: int) -> dict:
+    def release_config(self, end_id: int, pad_id: int, begin_id: int, quantized: bool = True) -> dict:
         """config.json. Kimi K2 writes model_type kimi_k2; deepseek_v3 is what transformers loads without extra code."""
+        blocks = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
         shape = {k: v for k, v in asdict(self).items() if not k.startswith("yarn_")}
         return {
             "architectures": ["DeepseekV3ForCausalLM"],
@@ -98,10 +99,5 @@ class PocketConfig:
             "eos_token_id": end_id,
             "pad_token_id": pad_id,
             "torch_dtype": "bfloat16",
-            "quantization_config": {
-                "quant_method": "fp8",
-                "fmt": "e4m3",
-                "activation_scheme": "dynamic",
-                "weight_block_size": [128, 128],
-            },
+            **({"quantization_config": blocks} if quantized else {}),
         }

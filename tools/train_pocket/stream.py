@@ -32,7 +32,8 @@ TASK_NAMES = list(SHARES)
 # Easy levels come first; from this part of the run on each level is somewhat more frequent than the one before it.
 EASY_UNTIL, EASY_FIRST, HARD_LATER = 0.12, 0.8, 0.15
 LONG_DOCUMENT = 512  # tokens; the prompts of longer ones carry no loss
-DENSE = {"tracing", "recall"}  # tasks with a denser form of training
+# Tasks that have another form of training, by the option that asks for it.
+FORMS = {"dense": {"tracing", "recall"}, "chains": {"choice", "recall"}, "talk": {"dialogue"}}
 CHAINED = {"arithmetic", "choice", "tracing", "functions", "dialogue"}
 
 SYSTEMS = [
@@ -52,26 +53,39 @@ class Mix:
     shares: dict[str, float] = field(default_factory=dict)  # of tasks, before all are scaled to 1
     emphasis: dict[str, float] = field(default_factory=dict)  # how much more often a level is drawn, by `task/level`
     dense: bool = False
+    chains: bool = False
+    talk: bool = False
 
     @staticmethod
-    def parse(shares: str, emphasis: str, dense: bool) -> "Mix":
-        """From `tracing=0.12,recall=0.1` and `tracing/2=3`."""
-        mix = Mix(_named_numbers(shares), _named_numbers(emphasis), dense)
+    def parse(shares: str, emphasis: str, dense: bool = False, chains: bool = False, talk: bool = False) -> "Mix":
+        """From `tracing=0.12,recall=0.1`, `tracing/2=3` and which other forms are asked for."""
+        mix = Mix(_named_numbers(shares), _named_numbers(emphasis), dense, chains, talk)
         levels = {f"{task}/{level}" for task, module in TASKS.items() for level in module.LEVELS}
         unknown = (set(mix.shares) - set(SHARES)) | (set(mix.emphasis) - levels)
         if unknown:
             raise ValueError(f"unknown tasks or levels: {sorted(unknown)}")
         return mix
 
+    @staticmethod
+    def of(args) -> "Mix":
+        """From parsed arguments to which `add_mix` added."""
+        return Mix.parse(args.shares, args.emphasis, args.dense, args.chains, args.talk)
+
+    def forms(self, task: str) -> dict[str, bool]:
+        """What to pass to a task's `make`."""
+        return {form: True for form, tasks in FORMS.items() if task in tasks and getattr(self, form)}
+
 
 def add_mix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shares", default="", help="shares of tokens that differ, as tracing=0.12,recall=0.1; all are scaled to 1")
     parser.add_argument("--emphasis", default="", help="levels to draw more often, as tracing/2=3,choice/4=2")
     parser.add_argument("--dense", action="store_true", help="the denser forms of tracing and recall")
+    parser.add_argument("--chains", action="store_true", help="recall asks for two lookups in a row, written and at once")
+    parser.add_argument("--talk", action="store_true", help="dialogue has the wider forms")
 
 
 def mix_options(args) -> tuple[str, ...]:
-    return ("--shares", args.shares, "--emphasis", args.emphasis, *(["--dense"] if args.dense else []))
+    return ("--shares", args.shares, "--emphasis", args.emphasis, *(f"--{form}" for form in FORMS if getattr(args, form)))
 
 
 def shares(progress: float, mix: Mix) -> dict[str, float]:
@@ -90,7 +104,7 @@ def level_of(rng: random.Random, task: str, progress: float, mix: Mix) -> int:
 
 def drawn(rng: random.Random, task: str, progress: float, mix: Mix) -> Example:
     level = level_of(rng, task, progress, mix)
-    return TASKS[task].make(rng, level, False, **({"dense": True} if mix.dense and task in DENSE else {}))
+    return TASKS[task].make(rng, level, False, **mix.forms(task))
 
 
 def conversation(rng: random.Random, task: str, progress: float, mix: Mix) -> Example:
@@ -198,7 +212,7 @@ class Stream:
 def _worker(args) -> None:
     tokenizer = Tokenizer.load(args.tokenizer)
     spool, shards = Path(args.spool), [int(s) for s in args.shards.split(",")]
-    mix, index = Mix.parse(args.shares, args.emphasis, args.dense), args.index
+    mix, index = Mix.of(args), args.index
     while True:
         step, shard = args.first_step + index // len(shards), shards[index % len(shards)]
         while step > int((spool / "consumed").read_text()) + args.ahead:

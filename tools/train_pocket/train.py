@@ -159,7 +159,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     if world > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    Mix.parse(args.shares, args.emphasis, args.dense)  # a wrong name is told here, before workers start
+    Mix.of(args)  # a wrong name is told here, before workers start
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     c = PocketConfig()

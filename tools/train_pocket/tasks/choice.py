@@ -1,4 +1,4 @@
-"""Multiple choice over generated facts, levels 1 to 7.
+"""Multiple choice over generated facts, levels 1 to 7, and 8 and 9, which are never trained.
 
 1: two facts, two options; 2: four facts, four options; 3: four people with two facts each; 4: the reverse question
 (who?) or the largest and smallest of four numbers; 5: two hops through a best friend; 6: as 2, answered with the
@@ -12,11 +12,12 @@ from example import Example, assistant, user
 from wording import Wordings
 
 LEVELS = (1, 2, 3, 4, 5, 6, 7)
-BEYOND = (8,)  # never trained: as 2, with sixteen people
+BEYOND = (8, 9)  # never trained: as 2, with sixteen people; the oldest or youngest of ten, among the four at that end
 LETTERS = "ABCD"
 HOPS = {5: 2, 7: 3}
 MOST_QUESTIONS = 4
 FORMS, WORD_SHARES, LETTER_SHARES = ("word", "letter", "reason"), (0.6, 0.25, 0.15), (0.15, 0.7, 0.15)
+CHAIN_SHARES = (0.8, 0.05, 0.15)
 WORD_LISTS = (
     lambda options: "Options: " + ", ".join(options) + ".",
     lambda options: "\n".join("- " + option for option in options),
@@ -112,17 +113,19 @@ OPEN = Wordings(
 Asked = tuple[str, list[str], str, str]
 
 
-def make(rng, level: int, unseen: bool, plain: bool = False) -> Example:
+def make(rng, level: int, unseen: bool, plain: bool = False, chains: bool = False) -> Example:
     """`plain` makes the tested form: one question, answered by a word of the options, or on level 6 by a letter, with no
-    reason. In training a scene may be smaller than its level's, and several questions are asked about it."""
+    reason. In training a scene may be smaller than its level's, and several questions are asked about it; with `chains`
+    those through friends seldom ask for a letter, which is a lookup more."""
     facts, asked = _scene(rng, 2 if level == 6 else level, unseen, smaller=not plain)
     rng.shuffle(facts)
+    shares = LETTER_SHARES if level == 6 else CHAIN_SHARES if chains and level in HOPS else WORD_SHARES
     asked = rng.sample(asked, 1 if plain else min(len(asked), rng.randint(1, MOST_QUESTIONS)))
     text = rng.choice(["\n", " "]).join(facts) + "\n"
     mark, words = rng.choice(["{}. {}", "{}) {}", "({}) {}", "{}: {}"]), rng.choice(WORD_LISTS)
     messages, recheck, answer = [], {"facts": facts}, None
     for question, options, right, reason in asked:
-        form = ("letter" if level == 6 else "word") if plain else rng.choices(FORMS, LETTER_SHARES if level == 6 else WORD_SHARES)[0]
+        form = ("letter" if level == 6 else "word") if plain else rng.choices(FORMS, shares)[0]
         letter = LETTERS[options.index(right)]
         text += question + "\n"
         if form == "word":
@@ -144,12 +147,12 @@ def _scene(rng, level: int, unseen: bool, smaller: bool) -> tuple[list[str], lis
     """Facts, and all questions of the level about them."""
     if level in HOPS:
         return _friends(rng, HOPS[level], rng.randint(1, 3) if smaller else 3, unseen)
-    count = {1: 2, 8: 16}.get(level, 4)
+    count = {1: 2, 8: 16, 9: 10}.get(level, 4)
     if smaller and level > 1:
         count = rng.randint(2, count)
     people = entities.persons.several(rng, unseen, count)
     names = rng.sample(sorted(RELATIONS), 2)
-    if level == 4 and rng.random() < 0.5:
+    if level == 9 or level == 4 and rng.random() < 0.5:
         return _ages(rng, people, unseen)
     facts, asked = [], []
     for name in names[: 2 if level == 3 else 1]:
@@ -171,7 +174,8 @@ def _ages(rng, people: list[str], unseen: bool) -> tuple[list[str], list[Asked]]
     for question, extreme in ((OLDEST, max(ages)), (YOUNGEST, min(ages))):
         right = people[ages.index(extreme)]
         reason = f"{listed}. {extreme} is {right}."
-        asked.append((question.pick(rng, unseen), rng.sample(people, len(people)), right, reason))
+        nearest = sorted(people, key=lambda person: abs(ages[people.index(person)] - extreme))[: len(LETTERS)]
+        asked.append((question.pick(rng, unseen), rng.sample(nearest if len(people) > len(LETTERS) else people, len(nearest)), right, reason))
     return facts, asked
 
 

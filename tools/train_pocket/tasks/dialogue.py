@@ -2,6 +2,7 @@
 
 import entities
 from example import Example, assistant, user
+from tasks import talk as wider
 from wording import Wordings
 
 LEVELS = (1,)
@@ -100,9 +101,9 @@ def turn(rng, unseen: bool) -> tuple[str, str]:
     return asked.pick(rng, unseen, **fields), rng.choice(replies)
 
 
-def make(rng, level: int, unseen: bool) -> Example:
+def make(rng, level: int, unseen: bool, talk: bool = False) -> Example:
     messages = []
-    for _ in range(rng.randint(1, 4)):
-        question, reply = turn(rng, unseen)
+    turns = wider.conversation(rng, unseen, turn) if talk else [turn(rng, unseen) for _ in range(rng.randint(1, 4))]
+    for question, reply in turns:
         messages += [user(question), assistant(reply)]
     return Example("dialogue", level, messages, "open", messages[-1]["content"])

@@ -3,17 +3,20 @@
 One question about one fact is a weak signal: with only those, a model of this size learned to find facts and never
 to tell them apart by their keys. Here each conversation asks for many of its pairs, so that looking a value up by
 its key pays at once. Levels: 2 or 3 pairs, 4 to 6, 7 to 12, 13 to 24. Its denser form asks in one direction throughout a
-conversation, more often for the keys than the plain one, and follows friends, one lookup after the other.
+conversation, more often for the keys than the plain one, and follows friends, one lookup after the other; with chains,
+three in five conversations are those of `chains.py`.
 """
 
 import entities
 from example import Example, assistant, user
+from tasks import chains as two_lookups
 from tasks.choice import FRIEND, LETTERS, RELATIONS
 from wording import Wordings
 
 LEVELS = (1, 2, 3, 4)
 _COUNTS = {1: (2, 3), 2: (4, 6), 3: (7, 12), 4: (13, 24)}
 MAX_QUESTIONS = 10
+CHAINS_SHARE, CHAINS = 0.6, {1: (1, 2), 2: (2, 3), 3: (3, 4), 4: (3, 6)}
 
 _PAIR_FORMS = ["{k}: {v}", "{k} = {v}", "{k} is {v}.", "{k} -> {v}", "{k} has {v}.", "{k}, {v};", "the {k} holds {v}.", "{k} got {v}."]
 ASK_ALL = Wordings(
@@ -63,7 +66,10 @@ def _values(rng, unseen: bool, count: int) -> list[str]:
     return list(found)
 
 
-def make(rng, level: int, unseen: bool, dense: bool = False) -> Example:
+def make(rng, level: int, unseen: bool, dense: bool = False, chains: bool = False) -> Example:
+    if chains and rng.random() < CHAINS_SHARE:
+        messages = two_lookups.make(rng, rng.randint(*CHAINS[level]), unseen)
+        return Example("recall", level, messages, "open", messages[-1]["content"])
     count = rng.randint(*_COUNTS[level])
     pick = rng.random()
     if dense and rng.random() < 0.25:

@@ -13,7 +13,7 @@ import heldout
 import score
 import stream
 from entities import UNSEEN_WORDS
-from tasks import TASKS, arithmetic, choice, episodes, retrieval, tracing
+from tasks import TASKS, arithmetic, chains, choice, dialogue, episodes, retrieval, talk, tracing
 from wording import Wordings, expand, is_unseen
 
 DRAWS = 150
@@ -62,6 +62,13 @@ def test_choice_options_follow_from_the_facts():
         elif example.level == 4 and any(re.search(r"\d", f) for f in facts):
             ages = {o: int(re.search(r"\d+", next(f for f in facts if re.search(rf"\b{o}\b", f))).group()) for o in options}
             assert right in (max(ages, key=ages.get), min(ages, key=ages.get))
+        elif example.level == 9:
+            # Of all, not only of those offered; and those offered are the nearest to it.
+            age = lambda name: int(re.search(r"\d+", next(f for f in facts if re.search(rf"\b{name}\b", f))).group())  # noqa: E731
+            ages, offered = sorted(int(re.search(r"\d+", fact).group()) for fact in facts), sorted(map(age, options))
+            young = bool(re.search(r"\b(younge|lowest)", question))
+            assert len(offered) == min(4, len(ages)) and offered == (ages[:4] if young else ages[-4:])
+            assert age(right) == (ages[0] if young else ages[-1])
         elif example.level in choice.HOPS:
             # From the person asked about, friend by friend, to the one who alone holds the value.
             friends = [f for f in facts if "best friend" in f]
@@ -180,6 +187,50 @@ def test_dense_recall_answers_stand_in_the_text():
                 assert words[-1] in text or words[-1].capitalize() in text
 
 
+def _after(lines: list[str], key: str) -> list[str]:
+    """What lines that name the key hold beside it, word by word."""
+    return [w for line in lines if key in re.findall(r"\w+", line) for w in re.findall(r"\w+", line) if w != key]
+
+
+def test_chains_end_where_two_lookups_lead():
+    rng, seen = random.Random("chains"), 0
+    for _ in range(6 * DRAWS):
+        messages = chains.make(rng, rng.randint(1, 6), False)
+        lines = re.split(r"\n|(?<=[.;]) |(?<=\d) (?=\w+ ->)", messages[0]["content"].rsplit("\n", 1)[0])
+        for asked, reply in zip(messages[::2], messages[1::2]):
+            key = re.search(r"best friend of (\w+)|after (\w+)|from (\w+)", asked["content"].rsplit("\n", 1)[-1])
+            pairs = [line.split(": ") for line in reply["content"].split("\n")] if ": " in reply["content"] else []
+            if not pairs and key and len(reply["content"].split()) == 1:
+                pairs = [[next(group for group in key.groups() if group), reply["content"]]]
+            for start, rest in pairs:
+                value = rest.split(", ")[-1]
+                bridges = _after(lines, start)
+                assert value in bridges or any(value in _after(lines, bridge) for bridge in bridges), (messages, start)
+                seen += 1
+    assert seen > 10 * DRAWS
+
+
+def test_talk_remembers_and_reckons():
+    rng = random.Random("talk")
+    for _ in range(4 * DRAWS):
+        name, told = None, {}
+        for asked, reply in talk.conversation(rng, False, dialogue.turn):
+            if found := re.match(r"Hello, (\w+)!", reply):
+                name = found.group(1)
+                assert name.lower() in asked.lower()
+            elif found := re.match(r"Your name is (\w+)\.", reply):
+                assert found.group(1) == name
+            elif found := re.match(r"I will remember it: (.+)\.", reply):
+                assert found.group(1).lower() in asked.lower()
+                told[found.group(1)] = asked
+            elif found := re.match(r"Your (.+) is (.+)\.", reply):
+                assert found.group(1) in told[found.group(2)].lower()
+            elif found := re.match(r"The answer is (-?\d+)\.", reply):
+                a, sign, b = re.search(r"(\d+) ?(\+|-|\*|plus|minus|times|x|and) ?(\d+)", asked).groups()
+                sign = {"plus": "+", "and": "+", "minus": "-", "times": "*", "x": "*"}.get(sign, sign)
+                assert eval(f"{a} {sign} {b}") == int(found.group(1)), asked
+
+
 def test_a_mix_changes_only_what_it_names():
     plain = stream.shares(0.5, stream.Mix())
     assert abs(sum(plain.values()) - 1) < 1e-9 and all(abs(plain[name] - share) < 1e-9 for name, share in stream.SHARES.items())
@@ -189,6 +240,8 @@ def test_a_mix_changes_only_what_it_names():
     rng, often = random.Random("mix"), stream.Mix.parse("", "tracing/2=50", False)
     levels = [stream.level_of(rng, "tracing", 1.0, often) for _ in range(200)]
     assert levels.count(2) > 150 and set(levels) != {2}
+    assert not any(stream.Mix().forms(task) for task in TASKS)
+    assert stream.Mix.parse("", "", chains=True).forms("recall") == {"chains": True}
     with pytest.raises(ValueError):
         stream.Mix.parse("", "tracing/9=2", False)
 
@@ -212,14 +265,15 @@ def test_seen_examples_hold_no_unseen_entity(task):
     rng = random.Random(f"seen {task}")
     for level in TASKS[task].LEVELS:
         for _ in range(80):
-            example = TASKS[task].make(rng, level, False)
+            forms = {form: rng.random() < 0.7 for form, tasks in stream.FORMS.items() if task in tasks}
+            example = TASKS[task].make(rng, level, False, **forms)
             text = " ".join(m["content"] for m in example.messages)
             words = set(re.findall(r"[A-Za-z]+", text))
             assert not proper & words
 
 
 def test_wordings_are_many_and_split():
-    for task in TASKS.values():
+    for task in [*TASKS.values(), chains, talk]:
         for value in vars(task).values():
             if isinstance(value, Wordings):
                 assert len(value) >= 48

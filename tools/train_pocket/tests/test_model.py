@@ -1,5 +1,6 @@
 """The training model against its naive twin, packed attention blocks, and the FP8 release, at a tiny size."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -72,6 +73,11 @@ def test_release_round_trip_and_size(tmp_path):
     assert torch.equal(bias, torch.ones(1, 4) * 0.25)
     for name, w in parameters.items():
         assert (loaded[name] - w).norm() < 0.04 * w.norm(), name
+    checkpoint.save_release(tmp_path / "bf16", tiny, parameters, torch.ones(1, 4) * 0.25, tokenizer, quantized=False)
+    assert "quantization_config" not in json.loads((tmp_path / "bf16" / "config.json").read_text())
+    loaded, bias = checkpoint.load_release(tmp_path / "bf16", tiny)
+    assert torch.equal(bias, torch.ones(1, 4) * 0.25)
+    assert all(torch.equal(loaded[name], w.bfloat16().float()) for name, w in parameters.items())
 
 
 def test_special_ids_sit_where_kimi_puts_them():
