@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# run.sh [--model NAME|DIR] [--once PROMPT] [flags of `tessera serve`]: install what is missing, build, make the model,
-# then serve it with a chat in this terminal, or print one answer (--once). Only the answer goes to standard output.
+# run.sh [--model NAME|DIR] [--once PROMPT] [flags of `tessera serve`]: install what is missing, build, then serve the
+# bundled model, or the one that is named, with a chat in this terminal, or print one answer (--once). Only the answer
+# goes to standard output.
 set -euo pipefail
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-model=smollm2
+model=tessera-pocket
 mode=(--chat)
 flags=()
 while [ $# -gt 0 ]; do

@@ -75,7 +75,13 @@ base::Result<AnswerStats> ask(const ChatOptions& options, const std::vector<Turn
 // Either gets the text as the model wrote it, unless it is a terminal, which the text could steer (terminal_text.h).
 base::Status ask_once(const ChatOptions& options, const std::string& prompt);
 
+// What a chat begins with.
+struct Welcome {
+  std::string greeting;
+  std::vector<std::string> examples = {};  // Prompts that are suggested; /try N asks the N-th.
+};
+
 // Reads questions from the terminal (or standard input) until /quit or its end.
-base::Status run_chat(const ChatOptions& options, const std::string& greeting);
+base::Status run_chat(const ChatOptions& options, const Welcome& welcome);
 
 }  // namespace tessera::app

@@ -88,8 +88,10 @@ constexpr const char* kHelp =
     "  /clear          forget the conversation\n"
     "  /system TEXT    begin again under this system prompt\n"
     "  /think on|off   whether the model thinks first, where it can\n"
+    "  /try N          ask the N-th of the prompts that the model suggests, if it does\n"
     "  /help           this list\n"
     "  /quit           leave (also Ctrl-D), also where a call's result is asked for\n"
+    "  a line that ends in \\ goes on in the next one\n"
     "  Ctrl-C          stop the answer; at the prompt, leave\n";
 
 std::size_t columns(int file) {
@@ -148,16 +150,28 @@ class AnswerPrinter {
 // A conversation in the terminal.
 class Chat {
  public:
-  explicit Chat(const ChatOptions& options)
-      : options_(options), style_(STDOUT_FILENO), terminal_(isatty(STDIN_FILENO) != 0 && style_.terminal) {}
+  Chat(const ChatOptions& options, std::vector<std::string> examples)
+      : options_(options),
+        examples_(std::move(examples)),
+        style_(STDOUT_FILENO),
+        terminal_(isatty(STDIN_FILENO) != 0 && style_.terminal) {}
 
   base::Status run(const std::string& greeting) {
-    if (terminal_) std::cout << style_.dim << greeting << "\n" << kHelp << style_.off << std::endl;
+    if (terminal_) {
+      std::cout << style_.dim << greeting << "\n" << kHelp << style_.off;
+      suggest();
+      std::cout << std::endl;
+    }
     while (true) {
-      const std::optional<std::string> line = read_unless_leaving("you> ");
-      if (!line.has_value()) break;
-      if (line->empty() || obey(*line)) continue;
-      TESSERA_ASSIGN_OR_RETURN(const Then then, take_turn({"user", *line}));
+      std::optional<std::string> question = read_question();
+      if (!question.has_value()) break;
+      if (const std::string* example = example_named(*question); example != nullptr) {
+        question = *example;
+        say(*example);
+      } else if (question->empty() || obey(*question)) {
+        continue;
+      }
+      TESSERA_ASSIGN_OR_RETURN(const Then then, take_turn({"user", *question}));
       if (then == Then::kLeave) break;
     }
     if (terminal_) std::cout << std::endl;
@@ -176,11 +190,47 @@ class Chat {
     return line;
   }
 
+  // A line, and those that it says go on from it. Empty as above.
+  std::optional<std::string> read_question() {
+    std::optional<std::string> question = read_unless_leaving("you> ");
+    while (question.has_value() && question->ends_with('\\')) {
+      question->back() = '\n';
+      const std::optional<std::string> more = read_line(terminal_, "...> ");
+      if (!more.has_value()) return std::nullopt;
+      *question += *more;
+    }
+    return question;
+  }
+
+  void suggest() {
+    if (examples_.empty()) return;
+    std::cout << "\nTo begin with, type /try and a number, or write your own:\n";
+    for (std::size_t i = 0; i < examples_.size(); ++i) {
+      std::string shown = terminal_text(examples_[i], Lines::kMany);
+      for (std::size_t at = shown.find('\n'); at != std::string::npos; at = shown.find('\n', at + 1)) {
+        shown.insert(at + 1, "     ");
+      }
+      std::cout << style_.dim << "  " << i + 1 << "  " << style_.off << shown << "\n";
+    }
+  }
+
+  // The prompt that "/try N" names; null where the line says anything else, or names none.
+  const std::string* example_named(std::string_view line) const {
+    constexpr std::string_view kTry = "/try ";
+    if (!line.starts_with(kTry) || line.size() != kTry.size() + 1) return nullptr;
+    const std::size_t number = static_cast<std::size_t>(line.back() - '0');
+    return line.back() >= '1' && number <= examples_.size() ? &examples_[number - 1] : nullptr;
+  }
+
   // Whether the line is a command; then it is done.
   bool obey(const std::string& line) {
     if (!line.starts_with("/")) return false;
     if (line == "/help") {
       std::cout << kHelp << std::flush;
+    } else if (line == "/try" || line.starts_with("/try ")) {
+      std::cout << (examples_.empty() ? "this model suggests no prompts"
+                                      : fmt::format("expected /try and a number from 1 to {}", examples_.size()))
+                << std::endl;
     } else if (options_.ask_by == AskBy::kCompletion && (line.starts_with("/system ") || line.starts_with("/think "))) {
       std::cout << "prompts are completed as they are: nothing here heeds " << line << std::endl;
     } else if (line == "/clear" || line.starts_with("/system ")) {
@@ -250,6 +300,7 @@ class Chat {
   }
 
   ChatOptions options_;
+  const std::vector<std::string> examples_;
   const Style style_;
   const bool terminal_;  // A person writes and reads.
   std::vector<Turn> turns_;
@@ -269,10 +320,10 @@ base::Status ask_once(const ChatOptions& options, const std::string& prompt) {
   return std::cout ? base::ok_status() : base::unavailable("standard output cannot be written");
 }
 
-base::Status run_chat(const ChatOptions& options, const std::string& greeting) {
+base::Status run_chat(const ChatOptions& options, const Welcome& welcome) {
   // The line editor drops what is not a character of the locale, and everything here is UTF-8.
   std::setlocale(LC_CTYPE, "C.UTF-8");
-  return Chat(options).run(greeting);
+  return Chat(options, welcome.examples).run(welcome.greeting);
 }
 
 }  // namespace tessera::app

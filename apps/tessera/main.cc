@@ -315,7 +315,7 @@ base::Status run_chat_command(ChatCommand& command) {
     TESSERA_ASSIGN_OR_RETURN(command.options.tools, read_tools(command.tools));
   }
   if (command.once.has_value()) return ask_once(command.options, *command.once);
-  return run_chat(command.options, "Connected to " + command.url + ".");
+  return run_chat(command.options, {.greeting = "Connected to " + command.url + "."});
 }
 
 // The command line with the lines of the file that `serve --config FILE` names put, as flags, before the flags that

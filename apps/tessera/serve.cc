@@ -8,10 +8,13 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "chat_client.h"
+#include "chat_examples.h"
 #include "progress.h"
 #include "tessera/base/arithmetic.h"
 #include "tessera/base/clock.h"
@@ -310,6 +313,10 @@ base::Status run_serve(const ServeOptions& options_in) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  std::vector<std::string> examples;
+  if (options.chat) {
+    TESSERA_ASSIGN_OR_RETURN(examples, read_chat_examples(options.model));
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> serving, Serving::start(options));
   TESSERA_RETURN_IF_ERROR(wait_ready(*serving));
   if (options.once.has_value() || options.chat) {
@@ -328,9 +335,9 @@ base::Status run_serve(const ServeOptions& options_in) {
       chat.temperature = 0.0;  // The same answer every time.
       return ask_once(chat, *options.once);
     }
-    const std::string greeting = fmt::format("{} is served at http://{}:{}/v1", serving->service().model_name(),
-                                             chat.server.host, chat.server.port);
-    return run_chat(chat, greeting);
+    return run_chat(chat, {.greeting = fmt::format("{} is served at http://{}:{}/v1", serving->service().model_name(),
+                                                   chat.server.host, chat.server.port),
+                           .examples = std::move(examples)});
   }
   base::log().info("serving {} at http://{}:{}/v1", serving->service().model_name(), options.host, serving->port());
   int signal_number = 0;
