@@ -74,8 +74,10 @@ TEST(ChoiceScores, AreTheHarness) {
   int differ = 0;
   for (const auto& line : golden_lines("evaluation/choices.jsonl.gz")) {
     std::vector<std::string> choices;
+    choices.reserve(line.at("choices").as_array().size());
     for (const auto& choice : line.at("choices").as_array()) choices.emplace_back(choice.as_string());
     std::vector<double> logprobs;
+    logprobs.reserve(choices.size());
     for (const auto& logprob : line.at("logprobs").as_array()) logprobs.push_back(logprob.to_number<double>());
     const auto right = static_cast<std::size_t>(line.at("right").as_int64());
     EXPECT_EQ(likeliest(logprobs) == right ? 1.0 : 0.0, line.at("acc").to_number<double>()) << line;

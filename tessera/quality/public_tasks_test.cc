@@ -54,6 +54,7 @@ TEST(PublicTasks, PromptsAreTheHarness) {
     std::vector<std::string> continuations;
     if (task.info().by_likelihood) {
       const auto size = golden.at("bytes").to_number<std::size_t>();
+      continuations.reserve(model.scored.size());
       for (const auto& tokens : model.scored) {
         const std::string text = FakeRespondent::text_of(tokens);
         context = text.substr(0, size);
@@ -69,6 +70,7 @@ TEST(PublicTasks, PromptsAreTheHarness) {
     EXPECT_EQ(context.size(), golden.at("bytes").to_number<std::size_t>()) << golden;
     EXPECT_EQ(data_digest(context), text::golden_string(golden, "digest")) << context;
     std::vector<std::string> expected;
+    expected.reserve(golden.at("continuations").as_array().size());
     for (const auto& text : golden.at("continuations").as_array()) expected.emplace_back(text.as_string());
     EXPECT_EQ(continuations, expected);
     ++seen[name];

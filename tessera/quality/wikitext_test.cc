@@ -97,7 +97,6 @@ TEST(Wikitext, EveryByteIsScoredOnce) {
       EXPECT_EQ(outcome->question, "0: Robert Boulter");
       EXPECT_EQ(model.scored.front().front(), has_bos ? FakeRespondent::kBos : '\n');
       std::size_t longest = 0;
-      std::string all;
       for (const auto& window : model.scored) longest = std::max(longest, window.size());
       // With a token left for what the server generates, nothing is longer than the context.
       EXPECT_EQ(longest, context == 0 ? 2047U : static_cast<std::size_t>(context) - 1);
