@@ -52,6 +52,7 @@ struct ServeOptions {
   std::string reasoning_field = "reasoning_content";  // or reasoning
 
   std::string log_level = "info";
+  bool show_progress = true;  // Of loading, on standard error.
   bool chat = false;
   double temperature = 0.2;  // Of that chat.
   std::optional<std::string> once;
