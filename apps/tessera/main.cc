@@ -13,6 +13,8 @@
 #include "backend_choice.h"
 #include "bench_program.h"
 #include "chat_client.h"
+#include "evaluate.h"
+#include "evaluate_flags.h"
 #include "inspect.h"
 #include "plan.h"
 #include "serve.h"
@@ -353,10 +355,14 @@ int run(int argc, char** argv) {
   ChatCommand chat;
   InspectOptions inspect;
   PlanOptions plan;
+  EvaluateOptions evaluate;
+  evaluate.version = TESSERA_VERSION;
+  evaluate.command = typed_command(argc, argv);
   add_serve(app, serve);
   add_chat(app, chat);
   add_inspect(app, inspect);
   add_plan(app, plan);
+  add_evaluate(app, evaluate);
   // Named here for the help; its options are its own program's.
   app.add_subcommand("bench", "Measure what the checks of KV pages cost, on the engine itself (tessera bench --help).");
   std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -376,6 +382,8 @@ int run(int argc, char** argv) {
     status = run_chat_command(chat);
   } else if (app.got_subcommand("inspect")) {
     status = run_inspect(inspect);
+  } else if (app.got_subcommand("evaluate")) {
+    status = run_evaluate(evaluate);
   } else {
     status = run_plan(plan);
   }
