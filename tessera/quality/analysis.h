@@ -30,11 +30,11 @@ struct MetricValue {
   double numerator = 0.0;      // kAccuracy: right answers, of `questions`.
   double denominator = 0.0;    // Likewise.
   std::optional<Estimate>
-      result;  // A share (kAccuracy, kRate) or a perplexity; none where there is nothing to divide by.
+      result;  // A share (kAccuracy, kRate), a perplexity or a mean; none where there is nothing to divide by.
 };
 
 enum class Verdict : std::uint8_t {
-  kSame,             // Perplexity: every score is the reference's to the bit.
+  kSame,             // kPerplexity, kMean: every score is the reference's to the bit.
   kEquivalent,       // The whole interval of the difference lies within the margin, and the difference is not shown.
   kDifferent,        // The difference is shown: adjusted p under 0.05, and the interval excludes 0.
   kDifferentWithin,  // Both: shown, and within the margin.
@@ -53,7 +53,7 @@ struct Comparison {
   PairCounts counts = {};      // kAccuracy alone.
   double reference_value = 0.0;
   double other_value = 0.0;
-  // The other's less the reference's: shares for kAccuracy and kRate, (other / reference - 1) for kPerplexity.
+  // The other's less the reference's: shares for kAccuracy and kRate, (other / reference - 1) for the others.
   double difference = 0.0;
   Interval interval = {};   // That of the verdict; tango_interval for kAccuracy.
   Interval bootstrap = {};  // Paired, over questions.

@@ -110,8 +110,11 @@ MetricValue value_of(const Evaluation& evaluation, const TaskOutcomes& task, std
   } else {
     // The same resamples for every plan: equal answers have equal intervals.
     const std::uint64_t seed = seed_for(evaluation.seed, {"value", task.task.name, metric.name, cell});
-    const Interval log = bootstrap_interval(Measure::kRatio, units, seed);
-    value.result = Estimate{std::exp(-ratio), {std::exp(-log.high), std::exp(-log.low)}};
+    const Interval interval = bootstrap_interval(Measure::kRatio, units, seed);
+    value.result = Estimate{ratio, interval};
+    if (metric.kind == MetricKind::kPerplexity) {
+      value.result = Estimate{std::exp(-ratio), {std::exp(-interval.high), std::exp(-interval.low)}};
+    }
   }
   return value;
 }
@@ -165,11 +168,20 @@ void compare_rate(Comparison& comparison, std::span<const Unit> units, double ma
   fill_power(comparison, margin);
 }
 
-void compare_perplexity(Comparison& comparison, std::span<const Unit> units, double margin, std::uint64_t seed) {
-  comparison.reference_value = std::exp(-comparison.reference_value);
-  comparison.other_value = std::exp(-comparison.other_value);
-  comparison.difference = std::expm1(-comparison.difference);
-  comparison.bootstrap = {std::expm1(-comparison.bootstrap.high), std::expm1(-comparison.bootstrap.low)};
+// Perplexities and means: relative differences.
+void compare_relative(Comparison& comparison, MetricKind kind, std::span<const Unit> units, double margin,
+                      std::uint64_t seed) {
+  if (kind == MetricKind::kPerplexity) {
+    comparison.reference_value = std::exp(-comparison.reference_value);
+    comparison.other_value = std::exp(-comparison.other_value);
+    comparison.difference = std::expm1(-comparison.difference);
+    comparison.bootstrap = {std::expm1(-comparison.bootstrap.high), std::expm1(-comparison.bootstrap.low)};
+  } else {
+    // Of pairs the reference's own value hardly adds to the spread: it divides as if it were known.
+    const double scale = std::abs(comparison.reference_value);
+    comparison.difference /= scale;
+    comparison.bootstrap = {comparison.bootstrap.low / scale, comparison.bootstrap.high / scale};
+  }
   comparison.interval = comparison.bootstrap;
   comparison.p = swap_test(units, seed);
   fill_power(comparison, margin);
@@ -210,7 +222,7 @@ Comparison compare(const Evaluation& evaluation, const TaskOutcomes& task, std::
   } else if (metric.kind == MetricKind::kRate) {
     compare_rate(comparison, units, margin, seed);
   } else {
-    compare_perplexity(comparison, units, margin, seed);
+    compare_relative(comparison, metric.kind, units, margin, seed);
   }
   return comparison;
 }

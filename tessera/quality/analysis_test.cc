@@ -177,6 +177,16 @@ TEST(Analysis, RatesAndPerplexitiesAreRatiosOfSums) {
   EXPECT_NEAR(worse.difference, perplexity.result->value / analysis.tasks[2].values[0].result->value - 1.0, 1e-12);
   EXPECT_EQ(worse.verdict, Verdict::kDifferentWithin);
   EXPECT_EQ(analysis.tasks[2].comparisons[0].verdict, Verdict::kSame);
+  // The same numbers as a mean: the perplexity is its exponential.
+  const MetricValue& mean = analysis.tasks[2].values[7];
+  EXPECT_NEAR(std::exp(mean.result->value), perplexity.result->value, 1e-10);
+  EXPECT_NEAR(std::exp(mean.result->interval.low), perplexity.result->interval.low, 0.02);
+  const Comparison& mean_worse = analysis.tasks[2].comparisons[5];
+  const double reference = analysis.tasks[2].values[4].result->value;
+  EXPECT_NEAR(mean_worse.difference, mean.result->value / reference - 1.0, 1e-12);
+  EXPECT_NEAR(mean_worse.interval.low, std::log1p(worse.interval.low) / reference, 2e-4);
+  EXPECT_EQ(mean_worse.verdict, Verdict::kDifferentWithin);
+  EXPECT_EQ(analysis.tasks[2].comparisons[3].verdict, Verdict::kSame);
   // 80 conversations, all valid: not known to better than 4.6 points.
   EXPECT_EQ(analysis.tasks[1].comparisons[0].verdict, Verdict::kNotEnoughData);
   EXPECT_EQ(analysis.tasks[1].comparisons[0].interval, tango_interval(0.0, 0.0, 80.0));

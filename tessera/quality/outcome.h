@@ -16,13 +16,15 @@ enum class MetricKind : std::uint8_t {
   kRate,        // Sum of scores[numerator] by sum of scores[denominator], as valid calls of all calls.
   kPerplexity,  // exp(-sum of scores[numerator] by sum of scores[denominator]); the numerator is a log-likelihood in
                 // nats.
+  kMean,        // Sum of scores[numerator] by sum of scores[denominator], of what is no share, as bits by byte; less
+                // is better.
 };
 
 struct Metric {
   std::string name;  // "exact", "flexible", "right", "valid_calls", "word_perplexity", ...
   MetricKind kind = MetricKind::kAccuracy;
-  std::string numerator;    // kRate, kPerplexity
-  std::string denominator;  // kRate, kPerplexity
+  std::string numerator;    // All but kAccuracy.
+  std::string denominator;  // Likewise.
 };
 
 struct Outcome {

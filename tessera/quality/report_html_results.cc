@@ -72,7 +72,7 @@ std::string metric_rows(const Evaluation& evaluation, const TaskAnalysis& task, 
     intervals.push_back(value.result->interval);
   }
   if (values.empty()) return {};
-  const bool shares = kind != MetricKind::kPerplexity;
+  const bool shares = !is_relative(kind);
   const Axis axis = shares ? share_axis(intervals) : value_axis(intervals);
   std::string html;
   std::string cells;
@@ -83,7 +83,7 @@ std::string metric_rows(const Evaluation& evaluation, const TaskAnalysis& task, 
     (values[i].cell.empty() ? html : cells) += one;
     i = end;
   }
-  html += row("head", "", axis_labels(axis, shares ? "percent" : "perplexity, lower is better"), "");
+  html += row("head", "", axis_labels(axis, shares ? "percent" : "less is better"), "");
   return html + folded(task, cells);
 }
 
@@ -92,7 +92,7 @@ std::string comparison_row(const Evaluation& evaluation, const TaskAnalysis& tas
   const TaskInfo& info = info_of(evaluation, task);
   const MetricKind kind = info.metrics[one.metric].kind;
   const double margin = evaluation.equivalence_points / 100.0;
-  const std::string unit = kind == MetricKind::kPerplexity ? "%" : "";
+  const std::string unit = is_relative(kind) ? "%" : "";
   std::string numbers = fmt::format("<div class=\"{}\">{}</div>", verdict_name(one.verdict),
                                     escaped(verdict_text(evaluation, one, kind)));
   std::vector<Mark> marks;
@@ -162,7 +162,7 @@ std::string comparisons_section(const Evaluation& evaluation, const Analysis& an
       "<section id=\"verdicts\"><h2>Verdicts: each plan against the reference</h2>" + legend(evaluation, 1);
   html += fmt::format(
       "<p class=\"soft\">The difference on the same questions, with its 95% interval, to the right where the plan does "
-      "more than {}. The band is the margin of {}; of perplexities, differences are in percent, and less is "
+      "more than {}. The band is the margin of {}; of perplexities and means, differences are in percent, and less is "
       "better. p is after Holm's adjustment.</p>",
       escaped(plan_name(evaluation, 0)), margin_text(evaluation, MetricKind::kAccuracy));
   std::string cells;

@@ -49,6 +49,8 @@ std::string_view kind_name(MetricKind kind) {
       return "rate";
     case MetricKind::kPerplexity:
       return "perplexity";
+    case MetricKind::kMean:
+      return "mean";
   }
   return "accuracy";
 }

@@ -88,7 +88,7 @@ TEST(Report, TextFitsATerminalAndHidesNothing) {
   expect_terminal_text(reports.text);
   for (const char* const words :
        {"equivalent within 2 points", "not enough data", "different", "same to the bit", "above noise",
-        "different, within 2%", "10.00%", "digest 0123456789abcdef", "12 comparison(s)"}) {
+        "different, within 2%", "10.00%", "digest 0123456789abcdef", "15 comparison(s)"}) {
     EXPECT_TRUE(reports.text.contains(words)) << words;
   }
 }

@@ -209,7 +209,7 @@ class Writer {
         const MetricKind kind = info(task).metrics[one.metric].kind;
         const bool counted = kind == MetricKind::kAccuracy;
         const bool some = one.questions > 0;
-        const std::string unit = kind == MetricKind::kPerplexity ? "%" : "";
+        const std::string unit = is_relative(kind) ? "%" : "";
         table.add({row_title(task, one.metric, one.cell), plan_name(evaluation_, one.plan), grouped(one.questions),
                    counted ? grouped(one.counts.lost) : "", counted ? grouped(one.counts.won) : "",
                    some ? points_text(one.difference) + unit : "-", some ? points_range_text(one.interval) : "-",
@@ -224,7 +224,8 @@ class Writer {
     }
     const std::string text = table.text();
     if (text.empty()) return text;
-    return text + "Differences are in points, the plan's less the reference's; of perplexities in percent.\n" +
+    return text +
+           "Differences are in points, the plan's less the reference's; of perplexities and means in percent.\n" +
            (open.empty() ? "" : "Not enough data:\n" + open);
   }
 

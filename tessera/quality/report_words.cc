@@ -70,19 +70,19 @@ std::string p_text(double p) { return p < 0.0001 ? "<0.0001" : fmt::format("{:.4
 
 std::string margin_text(const Evaluation& evaluation, MetricKind kind) {
   const double margin = evaluation.equivalence_points;
-  if (kind == MetricKind::kPerplexity) return fmt::format("{:g}%", margin);
+  if (is_relative(kind)) return fmt::format("{:g}%", margin);
   return fmt::format("{:g} {}", margin, margin == 1.0 ? "point" : "points");
 }
 
 std::string value_text(const MetricValue& value, MetricKind kind) {
   if (!value.result.has_value()) return "-";
-  return kind == MetricKind::kPerplexity ? perplexity(value.result->value) : share_text(value.result->value);
+  return is_relative(kind) ? perplexity(value.result->value) : share_text(value.result->value);
 }
 
 std::string value_range_text(const MetricValue& value, MetricKind kind) {
   if (!value.result.has_value()) return "-";
   const Interval& interval = value.result->interval;
-  if (kind != MetricKind::kPerplexity) return range_text(interval);
+  if (!is_relative(kind)) return range_text(interval);
   return fmt::format("{} to {}", perplexity(interval.low), perplexity(interval.high));
 }
 
@@ -106,7 +106,7 @@ std::string verdict_text(const Evaluation& evaluation, const Comparison& compari
 std::string open_text(const Evaluation& evaluation, const Comparison& comparison, MetricKind kind) {
   if (comparison.verdict != Verdict::kNotEnoughData) return {};
   if (comparison.questions == 0) return "no question was answered by both";
-  const char* const unit = kind == MetricKind::kPerplexity ? "%" : " points";
+  const char* const unit = is_relative(kind) ? "%" : " points";
   const std::string pairs = grouped(comparison.questions);
   std::string text = std::isfinite(comparison.detectable) ? fmt::format("{} pairs show differences of {:.2f}{} or more",
                                                                         pairs, comparison.detectable * 100.0, unit)
@@ -159,7 +159,8 @@ std::string rules_text(const Evaluation& evaluation, const Analysis& analysis) {
       "questions or passages ({} resamples, seed {}) for what is not right or wrong.\n",
       grouped(static_cast<std::int64_t>(kResamples)), evaluation.seed);
   text += fmt::format(
-      "\"Equivalent\": the whole interval of the difference lies within {:g} points (for perplexity: {:g}%). "
+      "\"Equivalent\": the whole interval of the difference lies within {:g} points (for perplexities and means: "
+      "{:g}%). "
       "\"Different\": p under {:g} after Holm's adjustment, and the interval excludes 0. Neither: \"not enough "
       "data\".\n",
       evaluation.equivalence_points, evaluation.equivalence_points, kSignificance);

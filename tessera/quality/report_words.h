@@ -9,12 +9,14 @@
 
 namespace tessera::quality {
 
-std::string grouped(std::int64_t value);                                 // 1,234,567
-std::string share_text(double share);                                    // 0.7235 as "72.35%"
-std::string points_text(double share);                                   // 0.0125 as "+1.25"
-std::string range_text(Interval interval);                               // "70.10 to 74.50", of shares, in percent
-std::string points_range_text(Interval interval);                        // "-0.30 to +2.80", of differences of shares
-std::string kl_text(double nats);                                        // "1.24e-05", "0"
+std::string grouped(std::int64_t value);           // 1,234,567
+std::string share_text(double share);              // 0.7235 as "72.35%"
+std::string points_text(double share);             // 0.0125 as "+1.25"
+std::string range_text(Interval interval);         // "70.10 to 74.50", of shares, in percent
+std::string points_range_text(Interval interval);  // "-0.30 to +2.80", of differences of shares
+std::string kl_text(double nats);                  // "1.24e-05", "0"
+// Perplexities and means have no natural unit: their differences are relative, in percent.
+inline bool is_relative(MetricKind kind) { return kind == MetricKind::kPerplexity || kind == MetricKind::kMean; }
 std::string kl_range_text(Interval interval);                            // "1.1e-05 to 1.4e-05"
 std::string p_text(double p);                                            // "0.0312", "<0.0001"
 std::string margin_text(const Evaluation& evaluation, MetricKind kind);  // "2 points", "2%"

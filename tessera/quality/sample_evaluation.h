@@ -113,7 +113,8 @@ inline Evaluation full_evaluation(std::uint64_t seed) {
   TaskOutcomes text;
   text.task.name = "text";
   text.task.metrics = {
-      {.name = "word_perplexity", .kind = MetricKind::kPerplexity, .numerator = "loglik", .denominator = "words"}};
+      {.name = "word_perplexity", .kind = MetricKind::kPerplexity, .numerator = "loglik", .denominator = "words"},
+      {.name = "nats", .kind = MetricKind::kMean, .numerator = "nats", .denominator = "words"}};
   for (std::size_t plan = 0; plan < evaluation.plans.size(); ++plan) {
     std::vector<Outcome> sums;
     std::vector<Outcome> called;
@@ -146,7 +147,8 @@ inline Evaluation full_evaluation(std::uint64_t seed) {
       outcome.question = fmt::format("page/{}", i);
       const double words = 200.0 + static_cast<double>(i);
       const double shift = plan < 2 ? 0.0 : 0.004 * static_cast<double>(plan - 1) * (0.5 + uniform(random));
-      outcome.scores = {{"words", words}, {"loglik", -words * (2.2 + 0.3 * uniform(same) + shift)}};
+      const double nats = words * (2.2 + 0.3 * uniform(same) + shift);
+      outcome.scores = {{"words", words}, {"loglik", -nats}, {"nats", nats}};
       read.push_back(outcome);
     }
     arithmetic.by_plan.push_back(std::move(sums));

@@ -252,7 +252,7 @@ TaskEntry wikitext_task() {
   info.metrics = {{"word_perplexity", MetricKind::kPerplexity, "logprob", "words"},
                   {"byte_perplexity", MetricKind::kPerplexity, "logprob", "bytes"},
                   {"token_perplexity", MetricKind::kPerplexity, "logprob", "tokens"},
-                  {"bits_per_byte", MetricKind::kRate, "bits", "bytes"}};
+                  {"bits_per_byte", MetricKind::kMean, "bits", "bytes"}};
   info.by_likelihood = true;
   return {info, [info](const DataFolders& folders) { return make_wikitext(info, folders); }};
 }
