@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "tests/serving/serving_harness.h"
 
@@ -48,7 +49,7 @@ void expect_true(const std::vector<PromptLogprob>& heard, const std::vector<std:
     EXPECT_NEAR(heard[i].logprob, logprob(prompt[i + 1]), kTolerance) << "token " << i + 1;
     std::vector<std::int32_t> best(logits.size());
     std::iota(best.begin(), best.end(), 0);
-    std::ranges::stable_sort(best, [&](std::int32_t a, std::int32_t b) { return logprob(a) > logprob(b); });
+    std::ranges::sort(best, {}, [&](std::int32_t token) { return std::pair(-logprob(token), token); });
     ASSERT_EQ(heard[i].top.size(), alternatives);
     for (std::size_t t = 0; t < alternatives; ++t) {
       EXPECT_EQ(heard[i].top[t].token, best[t]);
@@ -167,7 +168,7 @@ TEST_P(PromptLogprobs, ShareTheLogitsOfAStepWithOthers) {
   std::vector<Sent> sent;
   for (int i = 0; i < 24; ++i) {
     const bool scored = i % 3 != 1;
-    const auto prompt = make_prompt(static_cast<std::uint64_t>(300 + i), 3 + i * 2);
+    const auto prompt = make_prompt(300 + static_cast<std::uint64_t>(i), 3 + i * 2);
     sent.push_back({harness.submit(prompt, scored ? scoring(20, 2) : greedy(20)), prompt, scored});
   }
   harness.run_until_ended();
@@ -211,7 +212,7 @@ TEST_P(PromptLogprobs, ComeOnceWhateverIsComputedAgain) {
   ServingHarness harness(tight);
   std::vector<std::pair<request::SequenceId, std::vector<std::int32_t>>> sent;
   for (int i = 0; i < 24; ++i) {
-    const auto prompt = make_prompt(static_cast<std::uint64_t>(400 + i), 5 + (i * 7) % 37);
+    const auto prompt = make_prompt(400 + static_cast<std::uint64_t>(i), 5 + (i * 7) % 37);
     sent.emplace_back(harness.submit(prompt, scoring(40, 1)), prompt);
   }
   harness.run_until_ended();
