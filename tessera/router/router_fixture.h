@@ -20,14 +20,14 @@ using request::SequenceId;
 class Puppet final : public request::EngineEndpoint {
  public:
   Puppet(request::EngineId id, EngineRole role, std::int64_t context = 100) {
-    info_.id = id;
-    info_.role = role;
-    info_.page_size = 4;
-    info_.pages = 25;
-    info_.context_tokens_max = context;
-    info_.kv_format = role == EngineRole::kDecode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
+    facts.id = id;
+    facts.role = role;
+    facts.page_size = 4;
+    facts.pages = 25;
+    facts.context_tokens_max = context;
+    facts.kv_format = role == EngineRole::kDecode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
   }
-  const request::EngineInfo& info() const override { return info_; }
+  const request::EngineInfo& info() const override { return facts; }
   bool try_send(request::EngineCommand command) override {
     if (full) return false;
     if (auto* start = std::get_if<request::StartSequence>(&command)) started.push_back(std::move(*start));
@@ -35,7 +35,7 @@ class Puppet final : public request::EngineEndpoint {
     if (std::holds_alternative<request::FlushPrefixCache>(command)) ++flushes;
     return true;
   }
-  request::EngineInfo info_;
+  request::EngineInfo facts;
   bool full = false;
   std::vector<request::StartSequence> started;
   std::vector<SequenceId> aborted;
@@ -90,7 +90,7 @@ class RouterTest : public testing::Test {
     return id;
   }
   void say(const Puppet& puppet, request::EngineEventBody body) {
-    ASSERT_TRUE(events_.try_push({puppet.info_.id, std::move(body)}));
+    ASSERT_TRUE(events_.try_push({puppet.facts.id, std::move(body)}));
   }
   void token(const Puppet& puppet, SequenceId id, std::int32_t index) {
     request::TokenEvent event;

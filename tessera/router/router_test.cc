@@ -18,8 +18,8 @@ using testing::HasSubstr;
 TEST_F(RouterTest, RefusesAPairWhoseKvCannotBeConverted) {
   Puppet prefill(1, EngineRole::kPrefill);
   Puppet decode(2, EngineRole::kDecode);
-  prefill.info_.kv_format = ops::KvFormat::kF8E4M3;
-  decode.info_.kv_format = ops::KvFormat::kBF16;
+  prefill.facts.kv_format = ops::KvFormat::kF8E4M3;
+  decode.facts.kv_format = ops::KvFormat::kBF16;
   const auto made = Router::create({}, {&prefill, &decode}, events_, clock_);
   ASSERT_FALSE(made.has_value());
   EXPECT_EQ(made.error().code(), base::StatusCode::kInvalidArgument);
@@ -37,7 +37,7 @@ TEST_F(RouterTest, RefusesEnginesThatDoNotGoTogether) {
   EXPECT_THAT(refusal({&unified_, &decode_}), HasSubstr("1 unified"));
   Puppet twin(1, EngineRole::kDecode);
   EXPECT_THAT(refusal({&prefill_, &twin}), HasSubstr("number 1"));
-  decode_.info_.page_size = 8;
+  decode_.facts.page_size = 8;
   EXPECT_THAT(refusal({&prefill_, &decode_}), HasSubstr("pages of 8 tokens"));
 }
 
