@@ -71,6 +71,7 @@ void EvaluateProgress::compared() { advance(); }
 void EvaluateProgress::advance() {
   ++finished_;
   const Clock::time_point now = Clock::now();
+  if (finished_ == total_) return;  // done() shows the end.
   if (now - shown_ < (terminal_ ? Clock::duration(kTerminalInterval) : Clock::duration(kLogInterval))) return;
   shown_ = now;
   show(false);
