@@ -222,7 +222,7 @@ class Writer {
         }
       }
     }
-    const std::string text = table.text();
+    std::string text = table.text();
     if (text.empty()) return text;
     return text +
            "Differences are in points, the plan's less the reference's; of perplexities and means in percent.\n" +

@@ -77,7 +77,7 @@ Interval tango_interval(double lost, double won, double n) {
 std::vector<double> holm(std::span<const double> p_values) {
   std::vector<std::size_t> order(p_values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return p_values[i]; });
+  std::ranges::sort(order, {}, [&](std::size_t i) { return p_values[i]; });
   std::vector<double> adjusted(p_values.size());
   double largest = 0.0;
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
