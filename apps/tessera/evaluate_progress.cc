@@ -85,6 +85,8 @@ std::string EvaluateProgress::so_far() const {
     case quality::MetricKind::kAccuracy:
     case quality::MetricKind::kRate:
       return fmt::format(", {} {:.1f}%", metric_.name, 100.0 * numerator_ / denominator_);
+    case quality::MetricKind::kMean:
+      return fmt::format(", {} {:.3f}", metric_.name, numerator_ / denominator_);
     case quality::MetricKind::kPerplexity:
       return fmt::format(", {} {:.3f}", metric_.name, std::exp(-numerator_ / denominator_));
   }
