@@ -15,6 +15,7 @@ import time
 import tiny_serving
 
 TASKS = ["--task", "pocket-arithmetic,pocket-trace"]
+QUESTIONS = TASKS + [word for level in range(1, 7) for word in ("--cell", f"{level}/unseen")]
 PLANS = ["--plan", "bf16:role=unified,kv=bf16", "--plan", "split:decode-kv=fp8_e4m3"]
 
 
@@ -78,7 +79,7 @@ def check_reports(tessera, model, folder):
     reports = []
     for name, concurrency in (("first", "4"), ("second", "1")):
         report, page = folder / f"{name}.json", folder / f"{name}.html"
-        done = run([tessera, "evaluate", "--model", model, *PLANS, *TASKS, "--limit", "1", "--no-distances", "--json",
+        done = run([tessera, "evaluate", "--model", model, *PLANS, *QUESTIONS, "--limit", "1", "--no-distances", "--json",
                     str(report), "--html", str(page), "--concurrency", concurrency])
         for plan in ("bf16", "split"):
             assert plan in done.stdout, done.stdout
@@ -92,11 +93,12 @@ def check_reports(tessera, model, folder):
     assert reports[0] == reports[1]
     journal = [json.loads(line) for line in (folder / "first.json.journal").read_text().splitlines()]
     answers = [line["outcome"] for line in journal if "outcome" in line]
-    assert len(answers) > 20 and len(journal) == 1 + 2 + len(answers)
+    assert len(answers) == 24 and len(journal) == 1 + 2 + len(answers)
     right = sum(float(answer["scores"]["right"]) for answer in answers) / len(answers)
     assert right > 0.3, right  # A model that was trained for these tasks.
     precisions = {line["plan"]: line["respondent"]["precision"] for line in journal if "respondent" in line}
-    assert precisions[0].count("bf16") == 2 and "fp8_e4m3" in precisions[1].split("decode")[1], precisions
+    phases = [phase.rpartition("/")[2] for plan in (0, 1) for phase in precisions[plan].split("; ")]
+    assert phases == ["bf16", "bf16", "bf16", "fp8_e4m3"], precisions
     print(f"{len(answers)} answers, {right:.0%} right; the reports do not depend on how many are asked at once")
     return reports[0], len(journal)
 
@@ -105,7 +107,7 @@ def check_resume(tessera, model, folder, whole, lines):
     """Killed, or interrupted, it goes on where it was and says the same."""
     report = folder / "cut.json"
     journal = folder / "cut.json.journal"
-    command = [tessera, "evaluate", "--model", model, *PLANS, *TASKS, "--limit", "1", "--no-distances", "--json", str(report)]
+    command = [tessera, "evaluate", "--model", model, *PLANS, *QUESTIONS, "--limit", "1", "--no-distances", "--json", str(report)]
     for number, until in ((signal.SIGKILL, lines // 4), (signal.SIGINT, lines // 2), (signal.SIGTERM, 3 * lines // 4)):
         process = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         while journal_lines(journal) < until:
@@ -123,7 +125,7 @@ def check_resume(tessera, model, folder, whole, lines):
         assert until <= journal_lines(journal) < lines, (number, until, journal_lines(journal), lines)
     kept = journal_lines(journal)
     refused(command, "it is there already", "--resume", "--fresh")
-    other = [tessera, "evaluate", "--model", model, *PLANS, *TASKS, "--limit", "2", "--no-distances", "--json", str(report)]
+    other = [tessera, "evaluate", "--model", model, *PLANS, *QUESTIONS, "--limit", "2", "--no-distances", "--json", str(report)]
     refused([*other, "--resume"], "another evaluation", "limit: '1' in the journal, '2' now", "pocket-trace")
     with journal.open("ab") as file:
         file.write(b'{"plan":1,"task":"pocket-tr')  # As a kill in the middle of a line leaves it.
@@ -141,13 +143,13 @@ def check_servers(tessera, model, folder):
     key = folder / "key"
     key.write_text("abc\n")
     report = folder / "url.json"
-    run([tessera, "evaluate", "--plan", f"there:url=http://127.0.0.1:{server.port}/v1,api-key-file={key}", *TASKS, "--limit",
+    run([tessera, "evaluate", "--plan", f"there:url=http://127.0.0.1:{server.port}/v1,api-key-file={key}", *QUESTIONS, "--limit",
          "1", "--json", str(report), "--quiet"])
     outcomes = [[line["outcome"] for line in map(json.loads, (folder / name).read_text().splitlines())
                  if "outcome" in line and line["plan"] == 0] for name in ("url.json.journal", "first.json.journal")]
     by_question = [sorted(ones, key=lambda one: one["question"]) for ones in outcomes]
     assert by_question[0] == by_question[1]
-    denied = run([tessera, "evaluate", "--url", f"http://127.0.0.1:{server.port}", *TASKS, "--limit", "1"], status=1)
+    denied = run([tessera, "evaluate", "--url", f"http://127.0.0.1:{server.port}", *QUESTIONS, "--limit", "1"], status=1)
     assert "401" in denied.stderr and "api-key-file" in denied.stderr, denied.stderr
     server.process.send_signal(signal.SIGTERM)
     assert server.end()[0] == 0
