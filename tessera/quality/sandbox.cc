@@ -88,7 +88,7 @@ struct RootNames {
 RootNames root_names() {
   RootNames found;
   constexpr std::array<const char*, 3> kPaths = {"/lib", "/lib64", "/bin"};
-  found.texts.reserve(2 * kPaths.size());
+  found.texts.reserve(kPaths.size());
   for (const char* const path : kPaths) {
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::symlink_status(path, error);
@@ -99,8 +99,7 @@ RootNames root_names() {
     } else if (!std::filesystem::is_directory(status)) {
       continue;
     }
-    found.texts.push_back(fmt::format("/tmp{}", path));
-    name.inside = found.texts.back().c_str();
+    name.inside = path + 1;
     found.names.push_back(name);
   }
   return found;

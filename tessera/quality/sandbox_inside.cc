@@ -145,7 +145,7 @@ void show_folder(const char* source, const char* target, const Steps& steps) {
 }
 
 void write_program(const SandboxPlan& plan, const Steps& steps) {
-  const long file = call(SYS_openat, AT_FDCWD, "/tmp/program.py", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+  const long file = call(SYS_openat, AT_FDCWD, "program.py", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
   steps.need(file >= 0);
   std::size_t written = 0;
   while (written < plan.program_bytes) {
@@ -161,8 +161,10 @@ void build_root(const SandboxPlan& plan, Steps& steps) {
   steps.need(mounted(nullptr, "/", nullptr, kMountRecursive | kMountPrivate, nullptr));
   steps.begin(SandboxStep::kRoot);
   steps.need(mounted("tmpfs", kRoot, "tmpfs", kMountNoSuid | kMountNoDev, "size=8m,nr_inodes=64,mode=755"));
+  // From here on the names of what it holds are relative.
+  steps.need(call(SYS_chdir, kRoot) == 0);
   steps.begin(SandboxStep::kSystemFiles);
-  show_folder("/usr", "/tmp/usr", steps);
+  show_folder("/usr", "usr", steps);
   for (const SandboxRootName& name : plan.root_names) {
     if (name.link_target == nullptr) {
       show_folder(name.path, name.inside, steps);
@@ -171,15 +173,14 @@ void build_root(const SandboxPlan& plan, Steps& steps) {
     }
   }
   steps.begin(SandboxStep::kWorkFolder);
-  steps.need(made_folder("/tmp/work"));
-  steps.need(mounted("tmpfs", "/tmp/work", "tmpfs", kMountNoSuid | kMountNoDev | kMountNoExec,
-                     "size=16m,nr_inodes=256,mode=700"));
+  steps.need(made_folder("work"));
+  steps.need(
+      mounted("tmpfs", "work", "tmpfs", kMountNoSuid | kMountNoDev | kMountNoExec, "size=16m,nr_inodes=256,mode=700"));
   steps.begin(SandboxStep::kProgram);
   write_program(plan, steps);
   steps.begin(SandboxStep::kReadOnly);
-  steps.need(set_read_only(kRoot, 0));
+  steps.need(set_read_only(".", 0));
   steps.begin(SandboxStep::kPivot);
-  steps.need(call(SYS_chdir, kRoot) == 0);
   // With both folders the same, the old root lies on top of the new one, from where it is taken away.
   steps.need(call(SYS_pivot_root, ".", ".") == 0);
   steps.need(call(SYS_umount2, ".", kDetach) == 0);

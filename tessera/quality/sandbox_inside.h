@@ -38,7 +38,7 @@ struct SandboxFailure {
 // shown as it is. Ended texts.
 struct SandboxRootName {
   const char* path = nullptr;         // "/lib"
-  const char* inside = nullptr;       // "/tmp/lib": where it is made.
+  const char* inside = nullptr;       // "lib": where it is made, as seen from the new root.
   const char* link_target = nullptr;  // Null: a folder.
 };
 

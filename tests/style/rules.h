@@ -35,7 +35,8 @@ Violations check_room_declaration(const SourceFile& file, const RoomTable& table
 // 500 lines a file, 800 for kernels (.cu).
 Violations check_size(const SourceFile& file);
 
-// No marks of unfinished work, no code or tests switched off; a skipped test names the hardware that is not there.
+// No marks of unfinished work, no code or tests switched off; a skipped test names the hardware, or the
+// kernel's leave for user namespaces, that is not there.
 Violations check_unfinished(const SourceFile& file);
 
 // A header has #pragma once and opens with a comment that says what it is for.
