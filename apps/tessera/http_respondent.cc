@@ -221,7 +221,7 @@ base::Result<Answer> HttpRespondent::complete(const quality::CompletionQuestion&
   return answer;
 }
 
-base::Result<std::vector<TokenId>> HttpRespondent::tokenize(std::string body) {
+base::Result<std::vector<TokenId>> HttpRespondent::tokenize(const std::string& body) {
   base::Result<json::value> reply = read(kTokenizePath, http_.post(kTokenizePath, body));
   if (!reply.has_value()) {
     if (reply.error().code() != base::StatusCode::kUnimplemented) return base::failure(reply.error());

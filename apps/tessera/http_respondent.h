@@ -43,7 +43,7 @@ class HttpRespondent : public quality::Respondent {
  private:
   HttpRespondent(const RespondentOptions& options, const std::atomic<bool>& stop) : http_(options.http, stop) {}
   base::Status read_models(const std::string& wanted);
-  base::Result<std::vector<quality::TokenId>> tokenize(std::string body);
+  base::Result<std::vector<quality::TokenId>> tokenize(const std::string& body);
 
   HttpClient http_;
   quality::RespondentInfo info_;
