@@ -1,4 +1,4 @@
-"""Arithmetic: word problems with worked steps, and results at once, levels 1 to 8.
+"""Arithmetic: word problems with worked steps, and results at once.
 
 1: one addition or subtraction; 2: two of them; 3: three steps, one a product with a digit; 4: a product of two
 two-digit numbers and a sum; 5: five steps, exact division and three-digit factors among them; 6: eight such steps.
@@ -11,7 +11,7 @@ from example import Example, assistant, user
 from wording import Wordings
 
 LEVELS = (1, 2, 3, 4, 5, 6, 7, 8)
-BEYOND = (9,)  # never trained: twelve steps like level 5's
+BEYOND = (9, 10)  # never trained: twelve and ten steps like level 5's
 AT_ONCE = (7, 8)
 
 START = Wordings(
@@ -102,8 +102,8 @@ def work(value: int, op: str, n: int) -> tuple[list[str], int]:
 
 def _steps(rng, level: int) -> list[tuple[str, int]]:
     """A start value (op '') and operations that keep the value positive and exact."""
-    top = {1: 20, 2: 99, 3: 60, 4: 99, 5: 200, 6: 400, 9: 400}[level]
-    count = {1: 1, 2: 2, 3: 3, 4: 2, 5: 5, 6: 8, 9: 12}[level]
+    top = {1: 20, 2: 99, 3: 60, 4: 99, 5: 200, 6: 400, 9: 400, 10: 400}[level]
+    count = {1: 1, 2: 2, 3: 3, 4: 2, 5: 5, 6: 8, 9: 12, 10: 10}[level]
     value = rng.randint(3, top)
     if level == 4:
         value = rng.randint(11, 99)
