@@ -57,7 +57,8 @@ TEST_F(SimulationTest, ASeedRepeatsItselfAndAnotherOneDoesNot) {
 }
 
 TEST_F(SimulationTest, NothingIsWrongWhereNothingIsBroken) {
-  for (std::uint64_t seed = 5024; seed < 5056; ++seed) run(seed, {}, 250);
+  for (std::uint64_t seed = 1000; seed < 1024; ++seed) run(seed, {}, 250);
+  for (std::uint64_t seed = 5024; seed < 5048; ++seed) run(seed, {}, 250);
   EXPECT_GT(sum_.preemptions_first, 0);
   EXPECT_GT(sum_.preemptions_decode, 0);
   EXPECT_GT(sum_.prefix_hit_tokens, 0);
