@@ -87,7 +87,7 @@ class PocketTask : public Task {
  public:
   // The sandbox is there where the task runs code.
   PocketTask(const PocketTaskKind& kind, PocketData data, std::optional<Sandbox> sandbox)
-      : kind_(kind), info_(info_of(kind)), data_(std::move(data)), sandbox_(std::move(sandbox)) {
+      : kind_(kind), info_(info_of(kind)), data_(std::move(data)), sandbox_(sandbox) {
     info_.chance = chance_of(data_.questions);
   }
 
@@ -276,7 +276,7 @@ std::vector<TaskEntry> pocket_tasks() {
       if (kind.runs_code) {
         TESSERA_ASSIGN_OR_RETURN(sandbox, Sandbox::create());
       }
-      return std::make_unique<PocketTask>(kind, std::move(data), std::move(sandbox));
+      return std::make_unique<PocketTask>(kind, std::move(data), sandbox);
     };
     entries.push_back({info_of(kind), make});
   }
