@@ -9,7 +9,7 @@
 # holds that text: for canaries, which prove that a fault would be found.
 #
 # The rooms are instrumented for it in tessera_room().
-set(TESSERA_FUZZ_SECONDS 25 CACHE STRING "How long the ctest case of one fuzz target runs")
+set(TESSERA_FUZZ_SECONDS 15 CACHE STRING "How long the ctest case of one fuzz target runs")
 if(TESSERA_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "TESSERA_FUZZ needs clang (preset cpu-asan); got ${CMAKE_CXX_COMPILER_ID}")
