@@ -108,6 +108,13 @@ base::Result<std::vector<std::unique_ptr<quality::Task>>> read_tasks(const Evalu
 
 // Whether distributions are compared: as was asked, or wherever they can be.
 base::Result<bool> wants_distances(const EvaluateOptions& options, const std::vector<PlanSpec>& plans) {
+  for (const PlanSpec& plan : plans) {
+    if (!plan.kv_rounding.has_value() || (&plan != plans.data() && options.distances != false)) continue;
+    return base::failure(base::invalid_argument(fmt::format(
+        "plan '{}': a simulated KV format has distances and no answers: expected another plan before it, and no "
+        "--no-distances",
+        plan.name)));
+  }
   if (options.distances == false) return false;
   std::string obstacle;
   std::vector<const PlanSpec*> own;
@@ -128,7 +135,11 @@ base::Result<bool> wants_distances(const EvaluateOptions& options, const std::ve
     if (plan == own.front()) vocab_size = config.vocab_size;
   }
   if (obstacle.empty()) return true;
-  if (options.distances == true) return base::failure(base::invalid_argument("--distances: " + obstacle));
+  const bool any_simulated =
+      std::ranges::any_of(plans, [](const PlanSpec& plan) { return plan.kv_rounding.has_value(); });
+  if (options.distances == true || any_simulated) {
+    return base::failure(base::invalid_argument("--distances: " + obstacle));
+  }
   if (own.size() >= 2 && !options.quiet) fmt::print(stderr, "no distances: {}\n", obstacle);
   return false;
 }
@@ -244,7 +255,11 @@ base::Status run_evaluate(const EvaluateOptions& options) {
     quality::PlanUnderTest plan;
     plan.name = spec.name;
     plan.description = describe(spec);
-    plan.start = [&spec, &stop, quiet = options.quiet] { return start_plan(spec, quiet, stop); };
+    if (spec.kv_rounding.has_value()) {
+      plan.answers_nothing = "a simulated KV format has distances and no answers";
+    } else {
+      plan.start = [&spec, &stop, quiet = options.quiet] { return start_plan(spec, quiet, stop); };
+    }
     if (spec.is_own()) plan.open_distributions = [&spec, &shelf] { return make_forced_scorer(spec, &shelf); };
     plans.push_back(std::move(plan));
   }

@@ -21,7 +21,8 @@ namespace {
 
 using Values = std::map<std::string, std::string, std::less<>>;
 
-constexpr std::string_view kOwnKeys = "model, role, kv, prefill-kv, decode-kv, batch, chunk, device, backend";
+constexpr std::string_view kOwnKeys =
+    "model, role, kv, prefill-kv, decode-kv, kv-rounding, batch, chunk, device, backend";
 constexpr std::string_view kServerKeys = "url, model, api-key-file";
 constexpr std::size_t kNameBytesMax = 60;
 
@@ -109,6 +110,18 @@ base::Status read_kv(Keys& keys, PlanSpec& plan) {
   if (both_given) plan.prefill_kv = plan.decode_kv = both;
   TESSERA_RETURN_IF_ERROR(keys.kv("prefill-kv", plan.prefill_kv, prefill_given));
   TESSERA_RETURN_IF_ERROR(keys.kv("decode-kv", plan.decode_kv, decode_given));
+  std::string rounding;
+  TESSERA_RETURN_IF_ERROR(keys.one_of("kv-rounding", kKvRoundingNames, rounding));
+  plan.kv_rounding = kv_rounding_of(rounding);
+  if (plan.kv_rounding.has_value()) {
+    if (!plan.split || both_given || prefill_given || decode_given) {
+      return keys.wrong(
+          "kv-rounding= simulates the decode pool's KV: expected role=split, and none of kv=, prefill-kv= and "
+          "decode-kv=");
+    }
+    plan.decode_kv = ops::KvFormat::kBF16;
+    return base::ok_status();
+  }
   if (!plan.split) {
     if (prefill_given || decode_given) {
       return keys.wrong("role=unified has one pool: expected kv=, not prefill-kv= or decode-kv=");
@@ -225,6 +238,7 @@ std::string describe(const PlanSpec& plan) {
   std::string text = plan.split ? fmt::format("role=split prefill-kv={} decode-kv={}",
                                               ops::kv_format_name(plan.prefill_kv), ops::kv_format_name(plan.decode_kv))
                                 : fmt::format("role=unified kv={}", ops::kv_format_name(plan.prefill_kv));
+  if (plan.kv_rounding.has_value()) text += fmt::format(" kv-rounding={}", kv_rounding_name(*plan.kv_rounding));
   text += fmt::format(" batch={} chunk={}", plan.batch, plan.chunk);
   text += plan.backend.device == "cuda" ? " device=cuda" : fmt::format(" backend={}", plan.backend.name);
   if (plan.backend.device == "cpu" && plan.backend.name == "simd" && plan.backend.simd_target != "best") {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "backend_choice.h"
+#include "kv_rounding.h"
 #include "tessera/base/status.h"
 #include "tessera/ops/kv_layout.h"
 
@@ -27,6 +29,7 @@ struct PlanSpec {
   bool split = true;                                 // Else unified: one pool for both phases.
   ops::KvFormat prefill_kv = ops::KvFormat::kBF16;   // Also the unified pool's.
   ops::KvFormat decode_kv = ops::KvFormat::kF8E4M3;  // Equal to prefill_kv where unified.
+  std::optional<KvRounding> kv_rounding;             // A simulated KV format, over BF16 in both pools of a split.
   std::int64_t batch = 64;                           // Sequences of a pool that run at once.
   std::int64_t chunk = 512;                          // Prompt tokens of one step.
   BackendOptions backend;
@@ -41,8 +44,9 @@ struct PlanDefaults {
 };
 
 // "NAME" or "NAME:key=value,key=value": NAME of letters, digits, '-', '_' and '.'; a value ends at a comma. Keys of own
-// engines: model, role, kv, prefill-kv, decode-kv, batch, chunk, device, backend; of a server elsewhere: url, model,
-// api-key-file. invalid_argument: names the plan, the key and what it takes; not_found: no model lies there.
+// engines: model, role, kv, prefill-kv, decode-kv, kv-rounding, batch, chunk, device, backend; of a server elsewhere:
+// url, model, api-key-file. invalid_argument: names the plan, the key and what it takes; not_found: no model lies
+// there.
 base::Result<PlanSpec> parse_plan(std::string_view text, const PlanDefaults& defaults);
 
 // All plans of a command line, --plan before --url, each in its order; at least one, each with a name of its own. One

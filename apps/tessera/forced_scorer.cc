@@ -44,24 +44,30 @@ constexpr float kSameLogprob = 1e-3f;
 class ForcedScorer final : public quality::DistributionSource {
  public:
   ForcedScorer(const PlanSpec& plan, std::shared_ptr<ShelvedModel> model)
-      : plan_(plan), model_(std::move(model)), transport_(kv_transfer::LoopbackOptions{}) {}
+      : plan_(plan),
+        model_(std::move(model)),
+        gathering_(*model_->backend),
+        transport_(kv_transfer::LoopbackOptions{}) {}
 
   base::Status start() {
     if (plan_.split) {
       TESSERA_RETURN_IF_ERROR(ops::check_conversion(plan_.prefill_kv, plan_.decode_kv));
     }
+    if (plan_.kv_rounding.has_value()) TESSERA_RETURN_IF_ERROR(make_rounder(*plan_.kv_rounding));
     TESSERA_ASSIGN_OR_RETURN(const base::MachineMemory memory, read_memory(plan_.backend));
     std::int64_t remaining = memory.available_bytes - memory.available_bytes / kUnplannedShare;
     TESSERA_RETURN_IF_ERROR(
         add_engine(plan_.split ? EngineRole::kPrefill : EngineRole::kUnified, plan_.prefill_kv, remaining));
     if (plan_.split) TESSERA_RETURN_IF_ERROR(add_engine(EngineRole::kDecode, plan_.decode_kv, remaining));
 
-    const auto format = [](const request::EngineInfo& engine) {
-      return fmt::format("{}/{}", engine.weight_format, ops::kv_format_name(engine.kv_format));
-    };
+    const request::EngineInfo& prefill = engines_.front().engine->info();
+    const request::EngineInfo& decode = engines_.back().engine->info();
     info_.model = std::filesystem::weakly_canonical(plan_.model).filename().string();
-    info_.precision = fmt::format("prefill={}; decode={}", format(engines_.front().engine->info()),
-                                  format(engines_.back().engine->info()));
+    info_.precision =
+        fmt::format("prefill={}/{}; decode={}/{}", prefill.weight_format, ops::kv_format_name(prefill.kv_format),
+                    decode.weight_format,
+                    plan_.kv_rounding.has_value() ? fmt::format("simulated {}", kv_rounding_name(*plan_.kv_rounding))
+                                                  : ops::kv_format_name(decode.kv_format));
     info_.digest = model_->model->digest();
     info_.context_tokens = context_tokens();
     return {};
@@ -73,6 +79,10 @@ class ForcedScorer final : public quality::DistributionSource {
   base::Status distributions(std::span<const Passage> passages, const quality::DistributionSink& sink) override {
     TESSERA_RETURN_IF_ERROR(failure_);
     for (const Passage& passage : passages) TESSERA_RETURN_IF_ERROR(check(passage));
+    if (must_calibrate_ && !passages.empty()) {
+      failure_ = calibrate(passages.first(std::min(kCalibrationPassages, passages.size())));
+      TESSERA_RETURN_IF_ERROR(failure_);
+    }
     for (std::size_t first = 0; first < passages.size(); first += kPassagesAtOnce) {
       const std::size_t count = std::min(kPassagesAtOnce, passages.size() - first);
       failure_ = run(passages.subspan(first, count), first, sink);
@@ -84,6 +94,7 @@ class ForcedScorer final : public quality::DistributionSource {
  private:
   // In the order in which they are made.
   struct TurnedEngine {
+    std::unique_ptr<RoundingModel> rounding;
     std::unique_ptr<ForcedRecording> recording;
     std::unique_ptr<RecordingModel> model;
     std::unique_ptr<engine::Engine> engine;
@@ -95,6 +106,21 @@ class ForcedScorer final : public quality::DistributionSource {
     float best = 0.0f;           // Of the last of them, the largest logarithm.
     bool finished = false;
   };
+
+  base::Status make_rounder(KvRounding rounding) {
+    const models::Model& model = *model_->model;
+    if (!plan_.split || plan_.prefill_kv != ops::KvFormat::kBF16 || plan_.decode_kv != ops::KvFormat::kBF16) {
+      return base::invalid_argument("a simulated KV format: expected a split plan with BF16 pages in both pools");
+    }
+    const KvKind kind = model.config().mla.has_value() ? KvKind::kLatent : KvKind::kGrouped;
+    if (rounding == KvRounding::kRopeBF16 && kind != KvKind::kLatent) {
+      return base::invalid_argument(fmt::format("kv-rounding={} is of latent attention, which the model in {} has not",
+                                                kv_rounding_name(rounding), plan_.model));
+    }
+    rounder_.emplace(rounding, model.kv_layout(ops::KvFormat::kBF16, engine::EngineConfig{}.page_size), kind);
+    must_calibrate_ = is_calibrated(rounding);
+    return {};
+  }
 
   base::Status add_engine(EngineRole role, ops::KvFormat format, std::int64_t& remaining_bytes) {
     engine::EngineConfig config;
@@ -117,9 +143,12 @@ class ForcedScorer final : public quality::DistributionSource {
         spans_, vocab_size(), [this](request::SequenceId id, std::int64_t position, std::span<const float> logprobs) {
           deliver(id, position, logprobs);
         });
-    turned.model = std::make_unique<RecordingModel>(*model_->model, *model_->backend, *turned.recording);
+    turned.rounding = std::make_unique<RoundingModel>(*model_->model, *model_->backend);
+    turned.model = std::make_unique<RecordingModel>(*turned.rounding, *model_->backend, *turned.recording);
     config.listener = turned.recording.get();
-    engine::EngineParts parts{*turned.model, *model_->backend, events_, clock_, nullptr};
+    if (rounder_.has_value() && role == EngineRole::kPrefill) gathering_.set_gather_treatment({.round = &*rounder_});
+    if (rounder_.has_value() && role == EngineRole::kDecode) turned.rounding->set_treatment({.round = &*rounder_});
+    engine::EngineParts parts{*turned.model, gathering_, events_, clock_, nullptr};
     if (role != EngineRole::kUnified) {
       parts.endpoint = transport_.make_endpoint(static_cast<kv_transfer::PeerId>(config.id));
     }
@@ -161,31 +190,65 @@ class ForcedScorer final : public quality::DistributionSource {
 
   // `first` is the index of the first of these passages as the caller counts.
   base::Status run(std::span<const Passage> passages, std::size_t first, const quality::DistributionSink& sink) {
+    begin(sink, passages.size());
+    for (const Passage& passage : passages) {
+      request::StartSequence start;
+      start.spec.prompt = passage.prompt;
+      // The last token of the continuation is not computed with: its own distribution is the last that is wanted, and
+      // the engine ends the sequence by drawing a token of its own there.
+      start.generated.assign(passage.continuation.begin(), passage.continuation.end() - 1);
+      TESSERA_RETURN_IF_ERROR(send(std::move(start), passage, first++));
+    }
+    return finish();
+  }
+
+  // Shows the rounder the rows of whole passages, as prefill computes them.
+  base::Status calibrate(std::span<const Passage> passages) {
+    const quality::DistributionSink discard = [](auto...) {};
+    RoundingModel& prefill = *engines_.front().rounding;
+    prefill.set_treatment({.observe = &*rounder_});
+    begin(discard, passages.size());
+    for (std::size_t i = 0; i < passages.size(); ++i) {
+      request::StartSequence start;
+      start.spec.prompt = passages[i].prompt;
+      start.spec.prompt.insert(start.spec.prompt.end(), passages[i].continuation.begin(),
+                               passages[i].continuation.end() - 1);
+      TESSERA_RETURN_IF_ERROR(send(std::move(start), passages[i], i));
+    }
+    TESSERA_RETURN_IF_ERROR(finish());
+    prefill.set_treatment({});
+    rounder_->fix_scales();
+    must_calibrate_ = false;
+    return {};
+  }
+
+  void begin(const quality::DistributionSink& sink, std::size_t passages) {
     sink_ = &sink;
     first_id_ = last_id_ + 1;
     spans_.clear();
     running_.clear();
-    running_.reserve(passages.size());
-    for (const Passage& passage : passages) {
-      request::StartSequence start;
-      start.spec.id = ++last_id_;
-      start.spec.request_id = passage.question;
-      start.spec.tenant = "evaluate";
-      start.spec.prompt = passage.prompt;
-      start.spec.sampling.temperature = 0.0f;
-      start.spec.sampling.max_tokens = static_cast<std::int32_t>(passage.continuation.size());
-      start.spec.sampling.ignore_eos = true;
-      start.spec.sampling.logprobs = true;
-      // The last token of the continuation is not computed with: its own distribution is the last that is wanted, and
-      // the engine ends the sequence by drawing a token of its own there.
-      start.generated.assign(passage.continuation.begin(), passage.continuation.end() - 1);
-      start.decode_engine = kDecodeEngine;
-      spans_[last_id_] = {std::ssize(passage.prompt), std::ssize(passage.continuation)};
-      running_.push_back({.passage = first + running_.size()});
-      if (!engines_.front().engine->try_send(std::move(start))) {
-        return base::internal_error("an idle engine does not take a passage");
-      }
-    }
+    running_.reserve(passages);
+  }
+
+  // The caller has put the tokens in: it wants the distributions of those that are forced, and of the one after them.
+  base::Status send(request::StartSequence start, const Passage& passage, std::size_t index) {
+    const std::int64_t positions = std::ssize(start.generated) + 1;
+    start.spec.id = ++last_id_;
+    start.spec.request_id = passage.question;
+    start.spec.tenant = "evaluate";
+    start.spec.sampling.temperature = 0.0f;
+    start.spec.sampling.max_tokens = static_cast<std::int32_t>(positions);
+    start.spec.sampling.ignore_eos = true;
+    start.spec.sampling.logprobs = true;
+    start.decode_engine = kDecodeEngine;
+    spans_[last_id_] = {std::ssize(start.spec.prompt), positions};
+    running_.push_back({.passage = index});
+    if (engines_.front().engine->try_send(std::move(start))) return {};
+    return base::internal_error("an idle engine does not take a passage");
+  }
+
+  // Until everything that was sent has ended, with all its distributions.
+  base::Status finish() {
     unfinished_ = running_.size();
     TESSERA_RETURN_IF_ERROR(turn_until_finished());
     for (const auto& [id, span] : spans_) {
@@ -261,6 +324,9 @@ class ForcedScorer final : public quality::DistributionSource {
 
   const PlanSpec plan_;
   const std::shared_ptr<ShelvedModel> model_;
+  RoundingBackend gathering_;  // What the engines move pages with; only a prefill engine gathers.
+  std::optional<KvRounder> rounder_;
+  bool must_calibrate_ = false;
   quality::RespondentInfo info_;
   base::SystemClock clock_;
   request::EngineEventQueue events_{1 << 12};

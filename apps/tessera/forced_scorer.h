@@ -19,10 +19,17 @@ namespace tessera::app {
 // the pool, whichever is smaller.
 inline constexpr std::int64_t kForcedPoolTokens = 32768;
 
+inline constexpr std::size_t kCalibrationPassages = 16;
+
 // Engines for a plan of own engines, in this process and without threads of their own: the caller's thread turns them
 // while it waits in distributions(). Passages run up to plan.batch at once in each pool; neither that number nor
 // plan.chunk, nor which passages come together, changes a bit of a distribution on the CPU backends. Stop tokens in a
 // continuation are tokens like others.
+//
+// A plan with a simulated KV format is a split plan of BF16 pools: what prompts' rows are when prefill reads them is
+// BF16, and rows are rounded as the format has it when pages are gathered for the handoff, and when the decode engine
+// writes its own. Constant scales are measured once, on the first kCalibrationPassages passages that the source is
+// given.
 //
 // The model comes from the shelf and is shared by all sources of the same folder and backend options; without a shelf
 // it is loaded for this source alone. Sources that share a model are used from one thread.
@@ -31,8 +38,9 @@ inline constexpr std::int64_t kForcedPoolTokens = 32768;
 // outside of the vocabulary; nothing is computed then. Any other error is an engine's, and the source has ended: it
 // fails with the same status from then on.
 //
-// Errors here: those of ModelShelf::take; invalid_argument: the backend does not support the plan's KV formats, or they
-// cannot be handed over; resource_exhausted: the pools do not fit the memory, with the arithmetic.
+// Errors here: those of ModelShelf::take; invalid_argument: the backend does not support the plan's KV formats, they
+// cannot be handed over, or the model has none of what its simulated KV format is about; resource_exhausted: the pools
+// do not fit the memory, with the arithmetic.
 base::Result<std::unique_ptr<quality::DistributionSource>> make_forced_scorer(const PlanSpec& plan,
                                                                               ModelShelf* shelf = nullptr);
 

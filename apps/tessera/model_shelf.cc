@@ -19,7 +19,8 @@ base::Result<std::shared_ptr<ShelvedModel>> ModelShelf::take(const std::filesyst
     if (std::shared_ptr<ShelvedModel> shared = found->second.lock()) return shared;
   }
   auto loaded = std::make_shared<ShelvedModel>();
-  TESSERA_ASSIGN_OR_RETURN(loaded->backend, make_backend(options));
+  TESSERA_ASSIGN_OR_RETURN(loaded->device, make_backend(options));
+  loaded->backend = std::make_unique<RoundingBackend>(*loaded->device);
   TESSERA_RETURN_IF_ERROR(check_model(options, dir));
   TESSERA_ASSIGN_OR_RETURN(loaded->model, models::load_model(dir, *loaded->backend));
   models_[key] = loaded;

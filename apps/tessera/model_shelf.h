@@ -7,16 +7,19 @@
 #include <string>
 
 #include "backend_choice.h"
+#include "rounding_backend.h"
 #include "tessera/base/status.h"
 #include "tessera/models/model.h"
 #include "tessera/ops/backend.h"
 
 namespace tessera::app {
 
-// A model and the backend that holds its weights. Engines of one thread may share it.
+// A model, and the backend that holds its weights behind one that can round rows of KV on their way into the cache, and
+// does not until it is told to. Engines of one thread may share it.
 struct ShelvedModel {
-  std::unique_ptr<ops::Backend> backend;
-  std::unique_ptr<models::Model> model;
+  std::unique_ptr<ops::Backend> device;
+  std::unique_ptr<RoundingBackend> backend;  // Over `device`.
+  std::unique_ptr<models::Model> model;      // Computes on `backend`.
 };
 
 // Keeps nothing alive itself. Used from one thread.

@@ -13,8 +13,8 @@
 
 #include "tessera/backends/cpu/reference/reference_backend.h"
 #include "tessera/kv_cache/page_pool.h"
+#include "tessera/ops/forwarding_backend.h"
 #include "tests/support/fault_access.h"
-#include "tests/support/forwarding_backend.h"
 #include "tests/support/page_pool_fixture.h"
 
 namespace tessera::kv_cache {
@@ -262,7 +262,7 @@ TEST_F(PagePoolAuditTest, AuditRewritesPagesAndRecords) {
 }
 
 // Memory of which one bit cannot be changed.
-class StuckBit final : public tests::ForwardingBackend {
+class StuckBit final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void stick(std::byte* at, bool value) {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/ops/forwarding_backend.h"
 #include "tests/support/fault_access.h"
-#include "tests/support/forwarding_backend.h"
 #include "tests/support/handoff_pair.h"
 
 namespace tessera::kv_transfer {
@@ -26,7 +26,7 @@ using Bytes = std::vector<std::byte>;
 
 // Damages the owner of a page in the device's records after the last layer was gathered, or scattered, and mends it
 // when the verdict of the check before was read: only a second check in between can notice.
-class BrieflyDamaging final : public tests::ForwardingBackend {
+class BrieflyDamaging final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   kv_cache::PagePool* pool = nullptr;

@@ -145,7 +145,32 @@ class Run {
     return missing;
   }
 
+  // Nothing of it is kept in the journal: it costs nothing to say again.
+  void skip_plan(std::size_t plan) {
+    for (std::size_t task = 0; task < tasks_.size(); ++task) {
+      const ChosenTask& chosen = tasks_[task];
+      for (std::size_t i = 0; i < chosen.questions.size(); ++i) {
+        Outcome& outcome = evaluation_.tasks[task].by_plan[plan][i];
+        outcome.question = chosen.task->question_id(chosen.questions[i]);
+        outcome.cell = chosen.task->cell(chosen.questions[i]);
+        outcome.skipped = plans_[plan].answers_nothing;
+      }
+    }
+  }
+
   base::Status ask_plan(std::size_t plan) {
+    if (journal_ != nullptr) {
+      const auto& respondents = journal_->found().respondents;
+      const auto at = respondents.find(plan);
+      if (at != respondents.end()) evaluation_.plans[plan].respondent = at->second;
+    }
+    if (!plans_[plan].start) {
+      if (plan == 0) {
+        return base::invalid_argument(plans_[plan].answers_nothing + "; expected the first plan to answer");
+      }
+      skip_plan(plan);
+      return {};
+    }
     std::vector<std::vector<std::size_t>> missing(tasks_.size());
     bool any_missing = false;
     bool needs_scores = false;
@@ -155,11 +180,7 @@ class Run {
       any_missing = true;
       needs_scores = needs_scores || tasks_[task].task->info().by_likelihood;
     }
-    RespondentInfo& info = evaluation_.plans[plan].respondent;
-    if (journal_ != nullptr) {
-      const auto& respondents = journal_->found().respondents;
-      if (const auto at = respondents.find(plan); at != respondents.end()) info = at->second;
-    }
+    const RespondentInfo& info = evaluation_.plans[plan].respondent;
     const bool needs_passages = options_.distances && plan == 0;
     std::unique_ptr<Respondent> respondent;
     if (any_missing || needs_passages || info.model.empty()) {
@@ -303,6 +324,7 @@ class Run {
         base::Result<std::unique_ptr<DistributionSource>> source = plans_[plan].open_distributions();
         if (!source.has_value()) return named(plan, source.error());
         TESSERA_RETURN_IF_ERROR(check_digest(plan, (*source)->info()));
+        if (!plans_[plan].start) TESSERA_RETURN_IF_ERROR(meet(plan, (*source)->info()));
         pointers.push_back(source->get());
         sources.push_back(std::move(*source));
       }

@@ -26,9 +26,11 @@ namespace tessera::quality {
 struct PlanUnderTest {
   std::string name;
   std::string description;
+  // Empty: the plan answers nothing, so that its questions are all skipped; never of the first plan.
   std::function<base::Result<std::unique_ptr<Respondent>>()> start;
   // Empty for a plan that has none: a server elsewhere does not give whole distributions.
   std::function<base::Result<std::unique_ptr<DistributionSource>>()> open_distributions = {};
+  std::string answers_nothing = {};  // Why `start` is empty.
 };
 
 struct RunOptions {

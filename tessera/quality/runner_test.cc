@@ -310,6 +310,31 @@ TEST_F(RunnerTest, GoesOnWhereItWas) {
   }
 }
 
+TEST_F(RunnerTest, ComparesAPlanThatAnswersNothing) {
+  options_.distances = true;
+  plans_[1].start = {};
+  plans_[1].answers_nothing = "simulated";
+  const auto path = folder_ / "journal";
+  const EvaluationIdentity identity = evaluation_identity(plans_, tasks(), options_);
+  const auto whole = run(Journal::create(path, identity)->get());
+  ASSERT_TRUE(whole.has_value()) << whole.error().message();
+  EXPECT_EQ(asked_, 9 + 40);
+  for (const Outcome& outcome : whole->tasks[1].by_plan[1]) {
+    EXPECT_EQ(outcome.skipped, "simulated");
+    EXPECT_TRUE(outcome.scores.empty());
+  }
+  EXPECT_EQ(whole->tasks[1].by_plan[1].back().question, "large/39");
+  ASSERT_EQ(whole->distances.size(), 2u);
+  EXPECT_EQ(whole->distances[1].plan, 1u);
+  EXPECT_EQ(whole->plans[1].respondent.model, "fake");
+  const auto resumed = run(Journal::resume(path, identity)->get());
+  ASSERT_TRUE(resumed.has_value()) << resumed.error().message();
+  EXPECT_EQ(text(*resumed), text(*whole));
+
+  std::swap(plans_[0], plans_[1]);
+  EXPECT_THAT(run().error().message(), HasSubstr("plan 'other': simulated; expected the first plan to answer"));
+}
+
 TEST_F(RunnerTest, EndsAtTheFirstErrorAndNamesIt) {
   std::mutex asking;
   std::set<std::string> asked;

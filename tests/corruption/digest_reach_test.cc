@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/ops/forwarding_backend.h"
 #include "tests/corruption/injector.h"
 #include "tests/corruption/integrity_settings.h"
 #include "tests/corruption/log_capture.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace tessera::test_support {
 namespace {
@@ -217,7 +217,7 @@ TEST_P(DigestReach, AReaderThatWaitsForItsHandoffIsNotOffered) {
 }
 
 // Fails in its next check of bytes: verdicts are all ones, from then on, and it says that it failed or does not.
-class FailingDevice final : public tests::ForwardingBackend {
+class FailingDevice final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {
@@ -282,7 +282,7 @@ TEST_P(DigestReach, ADeviceThatSaysThatItFailedCondemnsNoPage) {
 }
 
 // Counts the pages whose bytes are read.
-class CountingDevice final : public tests::ForwardingBackend {
+class CountingDevice final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void check_digests(ops::Stream& stream, const ops::CheckDigestsParams& params) override {

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "tessera/engine/sequence_pages.h"
+#include "tessera/ops/forwarding_backend.h"
 #include "tests/corruption/log_capture.h"
 #include "tests/serving/serving_harness.h"
 #include "tests/support/fault_access.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace tessera::test_support {
 namespace {
@@ -158,7 +158,7 @@ TEST(TwiceFreed, ALeaseOfASharedPage) {
 // ---- Audits of pages in quarantine ----
 
 // Device memory of which a byte of one page cannot be changed.
-class StuckByte final : public tests::ForwardingBackend {
+class StuckByte final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void stick(std::byte* at) { at_ = at; }

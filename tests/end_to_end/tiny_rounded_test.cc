@@ -18,9 +18,9 @@
 #include "tessera/backends/cpu/simd/simd_backend.h"
 #include "tessera/backends/cuda/cuda_backend.h"
 #include "tessera/models/model.h"
+#include "tessera/ops/forwarding_backend.h"
 #include "tests/end_to_end/tiny_golden.h"
 #include "tests/support/compare.h"
-#include "tests/support/forwarding_backend.h"
 #include "tests/support/recipe_checkpoint.h"
 #include "tests/support/sequence_runner.h"
 #include "tests/support/temporary_folder.h"
@@ -82,7 +82,7 @@ std::vector<std::vector<std::int32_t>> routed(const std::vector<std::int32_t>& i
 
 std::int64_t places_of(const ops::MoeRouteParams& params) { return params.logits.rows * params.num_experts_per_tok; }
 
-class RecordingBackend final : public tests::ForwardingBackend {
+class RecordingBackend final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void dsa_select(ops::Stream& stream, const ops::DsaSelectParams& params) override {
@@ -115,7 +115,7 @@ struct Agreement {
 };
 
 // Puts the recorded choices in place of its own.
-class ChoosingBackend final : public tests::ForwardingBackend {
+class ChoosingBackend final : public ops::ForwardingBackend {
  public:
   ChoosingBackend(ops::Backend& inner, const Choices& wanted) : ForwardingBackend(inner), wanted_(wanted) {}
 

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
+#include "tessera/ops/forwarding_backend.h"
 #include "tests/serving/serving_harness.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace tessera::test_support {
 namespace {
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 // From lose(), or so many reads of its memory, on it is as ops::Backend::health says: what is read back is 0xff bytes.
 // It knows that it is lost once somebody has read from it.
-class LosableBackend final : public tests::ForwardingBackend {
+class LosableBackend final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   void lose() { lost_ = true; }

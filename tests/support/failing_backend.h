@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "tests/support/forwarding_backend.h"
+#include "tessera/ops/forwarding_backend.h"
 
 namespace tessera::tests {
 
-class FailingBackend final : public ForwardingBackend {
+class FailingBackend final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
 
