@@ -1,4 +1,5 @@
-// A model that passes everything on to another one: the base of those that change one thing for an evaluation.
+// A model that passes everything on to another one: the base of those that change one thing, for an evaluation or a
+// measurement.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ base::Result<std::unique_ptr<DrawnPromptModel>> DrawnPromptModel::create(const m
 void DrawnPromptModel::forward(ops::Stream& stream, models::Workspace& workspace, const models::ForwardBatch& batch,
                                ops::Matrix logits) const {
   if (std::ranges::find(batch.row_phases, models::RowPhase::kPrompt) == batch.row_phases.end()) {
-    model_.forward(stream, workspace, batch, logits);
+    ForwardingModel::forward(stream, workspace, batch, logits);
     return;
   }
   const std::int64_t tokens = std::ssize(batch.token_ids);

@@ -59,17 +59,7 @@ Estimate mean(std::span<const Unit> units, std::uint64_t seed) {
 }
 
 // Top-1 agreement is a share, and often all of it: resampling would call 100% certain.
-Estimate mean_share(std::span<const Unit> units) {
-  std::vector<double> hits;
-  std::vector<double> chances;
-  hits.reserve(units.size());
-  chances.reserve(units.size());
-  for (const Unit& unit : units) {
-    hits.push_back(unit.numerator);
-    chances.push_back(unit.denominator);
-  }
-  return {measure(Measure::kRatio, units), clustered_rate_interval(hits, chances)};
-}
+Estimate mean_share(std::span<const Unit> units) { return {measure(Measure::kRatio, units), rate_interval(units)}; }
 
 // 0, 1, 2 to 3, 4 to 7, ...: the number of a position's bin.
 int bin_of(std::int32_t position) { return std::bit_width(static_cast<std::uint32_t>(std::max(position, 0))); }

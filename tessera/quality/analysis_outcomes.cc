@@ -72,19 +72,6 @@ std::vector<Pair> pairs_of(const TaskOutcomes& task, std::size_t plan) {
   return pairs;
 }
 
-// The interval of a share that is summed over clusters.
-Interval rate_interval(std::span<const Unit> units) {
-  std::vector<double> hits;
-  std::vector<double> chances;
-  hits.reserve(units.size());
-  chances.reserve(units.size());
-  for (const Unit& unit : units) {
-    hits.push_back(unit.numerator);
-    chances.push_back(unit.denominator);
-  }
-  return clustered_rate_interval(hits, chances);
-}
-
 MetricValue value_of(const Evaluation& evaluation, const TaskOutcomes& task, std::size_t metric_index, std::size_t plan,
                      const std::string& cell) {
   const Metric& metric = task.task.metrics[metric_index];

@@ -49,6 +49,18 @@ double measure(Measure what, std::span<const Unit> units) {
   return measure_of_sums(what, sums);
 }
 
+Interval rate_interval(std::span<const Unit> units) {
+  std::vector<double> hits;
+  std::vector<double> chances;
+  hits.reserve(units.size());
+  chances.reserve(units.size());
+  for (const Unit& unit : units) {
+    hits.push_back(unit.numerator);
+    chances.push_back(unit.denominator);
+  }
+  return clustered_rate_interval(hits, chances);
+}
+
 Interval bootstrap_interval(Measure what, std::span<const Unit> units, std::uint64_t seed) {
   const double infinity = std::numeric_limits<double>::infinity();
   if (units.size() < 2) return {-infinity, infinity};

@@ -44,6 +44,9 @@ enum class Measure : std::uint8_t {
 };
 double measure(Measure what, std::span<const Unit> units);
 
+// clustered_rate_interval() of units whose ratio is a share; what the other plan had does not matter.
+Interval rate_interval(std::span<const Unit> units);
+
 // Percentile bootstrap (Efron 1979) with units drawn whole, kResamples times, so that what is inside one may depend on
 // each other; with the levels widened for few units as Student's t is wider than the normal (the expanded percentile
 // interval, Hesterberg 2015). Resamples whose measure does not exist (a sum of denominators that is 0) are left out.

@@ -8,13 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/quality/code_judge.h"
 #include "tessera/quality/data_file.h"
-#include "tessera/quality/sandbox.h"
+#include "tessera/quality/sandbox_fixture.h"
 #include "tessera/quality/scripted_respondent.h"
 #include "tessera/quality/task.h"
 
@@ -26,18 +25,7 @@ namespace json = boost::json;
 
 std::string text_of(const json::value& value) { return std::string(value.as_string()); }
 
-class CodeTasks : public ::testing::Test {
- protected:
-  void SetUp() override {
-    base::Result<Sandbox> made = Sandbox::create();
-    if (!made.has_value() && made.error().message().find("making namespaces") != std::string::npos) {
-      GTEST_SKIP() << "this kernel permits no user namespaces: " << made.error().message();
-    }
-    ASSERT_TRUE(made.has_value()) << made.error().message();
-    sandbox_ = *made;
-  }
-  std::optional<Sandbox> sandbox_;
-};
+class CodeTasks : public SandboxFixture {};
 
 TEST_F(CodeTasks, AllOfHumanEvalsOwnSolutionsAreRight) {
   const std::unique_ptr<Task> task = find_task("humaneval").value().make(ScriptedRespondent::folders()).value();

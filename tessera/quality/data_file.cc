@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/json/parse.hpp>
 #include <cstdint>
 #include <memory>
 #include <system_error>
 #include <utility>
 
-#include "tessera/base/limits.h"
+#include "tessera/text/json_reader.h"
 
 namespace tessera::quality {
 
@@ -91,21 +90,18 @@ base::Result<std::vector<std::string>> DataLines::texts(std::size_t index, std::
 }
 
 base::Result<DataLines> read_data_lines(const std::filesystem::path& path) {
-  TESSERA_ASSIGN_OR_RETURN(std::string text, read_data_text(path));
+  TESSERA_ASSIGN_OR_RETURN(std::string raw, read_data_text(path));
   DataLines data{path, {}};
-  boost::json::parse_options options;
-  options.max_depth = static_cast<std::size_t>(base::limits::kJsonDepthMax);
-  std::string_view rest = text;
+  std::string_view rest = raw;
   while (!rest.empty()) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    boost::system::error_code error;
-    boost::json::value value = boost::json::parse(line, error, {}, options);
-    if (error) return base::failure(data.wrong(data.lines.size(), error.message()));
-    if (!value.is_object()) return base::failure(data.wrong(data.lines.size(), "expected an object"));
-    data.lines.push_back(std::move(value.as_object()));
+    base::Result<boost::json::value> value = text::parse_json(line);
+    if (!value.has_value()) return base::failure(data.wrong(data.lines.size(), value.error().message()));
+    if (!value->is_object()) return base::failure(data.wrong(data.lines.size(), "expected an object"));
+    data.lines.push_back(std::move(value->as_object()));
   }
-  data.raw = std::move(text);
+  data.raw = std::move(raw);
   if (data.lines.empty()) return base::failure(base::data_loss(fmt::format("{}: holds no line", path.string())));
   return data;
 }

@@ -17,10 +17,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tessera/quality/sandbox_fixture.h"
 
 namespace tessera::quality {
 namespace {
@@ -30,23 +31,13 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class SandboxTest : public ::testing::Test {
+class SandboxTest : public SandboxFixture {
  protected:
-  void SetUp() override {
-    base::Result<Sandbox> made = Sandbox::create();
-    // The only thing that may be missing is the kernel's leave to make namespaces; any other wall must stand.
-    if (!made.has_value() && made.error().message().find("making namespaces") != std::string::npos) {
-      GTEST_SKIP() << "this kernel permits no user namespaces: " << made.error().message();
-    }
-    ASSERT_TRUE(made.has_value()) << made.error().message();
-    sandbox_ = *made;
-  }
   SandboxRun run(std::string_view program, const SandboxLimits& limits = {}) const {
     const base::Result<SandboxRun> run = sandbox_->run(program, limits);
     EXPECT_TRUE(run.has_value()) << run.error().message();
     return run.value_or(SandboxRun{});
   }
-  std::optional<Sandbox> sandbox_;
 };
 
 // The exception that ends the program.
