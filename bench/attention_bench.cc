@@ -1,4 +1,6 @@
 // Paged attention, decode and prefill, over BF16 and FP8 pages.
+#include <algorithm>
+
 #include "bench/op_bench.h"
 
 namespace tessera::bench {

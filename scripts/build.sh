@@ -13,4 +13,6 @@ fi
 if [ ! -f "build/$preset/build.ninja" ] || [ CMakePresets.json -nt "build/$preset/CMakeCache.txt" ]; then
   cmake --fresh --preset "$preset" >&2
 fi
+# ccache passes over files that read precompiled headers unless it is told that macros of time do not matter: there are none.
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 exec ninja -C "build/$preset" "$@" >&2

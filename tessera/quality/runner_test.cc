@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp is POSIX's.
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>

@@ -18,6 +18,7 @@
 //
 // A content that is null is rendered as the empty text, as servers that run the templates do and later versions of the
 // templates themselves; the earlier versions would print Python's None.
+#include <algorithm>
 #include <array>
 
 #include "tessera/text/chat_families.h"

@@ -23,6 +23,7 @@
 // was not at hand; so it is never chosen from a checkpoint, only by name.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <map>

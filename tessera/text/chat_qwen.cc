@@ -12,6 +12,7 @@
 // conversation's last; Qwen3's generation prompt has an empty one where thinking is off, and Qwen3-Thinking-2507's
 // opens it. Qwen2.5 writes arguments anew from what they mean, Qwen3 as they came. A content that is null is the empty
 // text.
+#include <algorithm>
 #include <array>
 
 #include "tessera/text/chat_families.h"

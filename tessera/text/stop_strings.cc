@@ -68,12 +68,12 @@ std::string StopStringMatcher::push(std::string_view text) {
       }
     }
     if (matched_.has_value()) {
-      ready.resize(ready.size() - match_bytes);
+      ready.erase(ready.size() - match_bytes);
       return ready;
     }
   }
   held_ = ready.substr(ready.size() - could_begin);
-  ready.resize(ready.size() - could_begin);
+  ready.erase(ready.size() - could_begin);
   return ready;
 }
 

@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 

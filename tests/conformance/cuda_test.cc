@@ -1,5 +1,6 @@
 // What only the CUDA backend promises: that splitting the context among blocks changes no bit, that sums stay accurate
 // over long contexts, and that a device error fails closed.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>

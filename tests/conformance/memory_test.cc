@@ -1,4 +1,5 @@
 // Memory, copies and weights: what is not an op and every backend must still do alike.
+#include <algorithm>
 #include <numeric>
 
 #include "tests/conformance/backend_test.h"

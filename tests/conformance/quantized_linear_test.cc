@@ -1,5 +1,6 @@
 // linear with weights in FP8 and INT4, and with a router's; linear_test.cc has the plain formats and the rest of the
 // op.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

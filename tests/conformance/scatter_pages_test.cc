@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/conformance/independent.h"
 #include "tests/conformance/page_scene.h"
 

@@ -2,6 +2,7 @@
 // Every answer must be the one that the same prompt gets alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <fstream>
 #include <map>

@@ -4,13 +4,16 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tests/style/room_table.h"
 #include "tests/style/rules.h"
+#include "tests/style/standard_includes.h"
 
 namespace tessera::style {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -211,6 +214,87 @@ TEST(RegisteredCanary, FindsWhatIsCompiledIntoNothing) {
   EXPECT_THAT(check_without("tessera/backends/cuda/cuda_layers.cc"), IsEmpty());
   EXPECT_THAT(check_without("tests/conformance/cuda_test.cc"), IsEmpty());
   EXPECT_THAT(check_without("tessera/backends/cuda/absent/forgotten.cc"), HasSubstr("compiled into nothing"));
+}
+
+// What a project that consists of one file with this text and of `others` lacks.
+std::string missing(std::string text, std::vector<SourceFile> others = {}, std::string path = "tessera/ops/a.cc") {
+  others.push_back({path, text});
+  return what(check_standard_includes(others));
+}
+
+TEST(StandardIncludesCanary, FindsWhatIsUsedWithoutItsHeader) {
+  const std::string use = "int a = std::max(b, c);\n";
+  EXPECT_EQ(missing("\n" + use + use), "tessera/ops/a.cc:2: uses std::max without <algorithm>\n");
+  EXPECT_THAT(missing("#include <algorithm>\n" + use), IsEmpty());
+  EXPECT_THAT(missing("  # include <algorithm>  // Why.\n" + use), IsEmpty());
+  EXPECT_THAT(missing("#include <vector>\n" + use), HasSubstr(":2: uses std::max"));
+  EXPECT_THAT(missing("std::ranges::sort(a);\n"), HasSubstr("std::sort without <algorithm>"));
+  EXPECT_THAT(missing("std::vector<std::string> a;\n"), AllOf(HasSubstr("<vector>"), HasSubstr("<string>")));
+  // Not names of the list, or not the standard library's.
+  EXPECT_THAT(missing("std::maximum(a); my_std::max(a); max(a); std::numbers::e;\n"), IsEmpty());
+}
+
+TEST(StandardIncludesCanary, LooksOnlyAtCppOfTheProject) {
+  for (const std::string path : {"tessera/ops/a.h", "apps/a.cc", "tests/a_test.cc", "bench/a.cc"}) {
+    EXPECT_THAT(missing("std::max(a, b);\n", {}, path), HasSubstr("<algorithm>")) << path;
+  }
+  for (const std::string path : {"tessera/ops/a.cu", "docs/a.md", "tools/a.cc"}) {
+    EXPECT_THAT(missing("std::max(a, b);\n", {}, path), IsEmpty()) << path;
+  }
+}
+
+TEST(StandardIncludesCanary, TakesHeadersOfTheProjectThatAreIncluded) {
+  const std::string use = "#include \"tessera/base/b.h\"\nint a = std::max(b, c);\n";
+  const SourceFile with{"tessera/base/b.h", "#include <algorithm>\n"};
+  const SourceFile without{"tessera/base/b.h", "#include <vector>\n"};
+  EXPECT_THAT(missing(use, {with}), IsEmpty());
+  EXPECT_THAT(missing(use, {without}), HasSubstr("a.cc:2: uses std::max"));
+  EXPECT_THAT(missing("int a = std::max(b, c);\n", {with}), HasSubstr("uses std::max")) << "it is not included";
+  // Over two steps, the second of which names a file beside its own.
+  const SourceFile step{"tessera/base/b.h", "#include \"c.h\"\n"};
+  EXPECT_THAT(missing(use, {step, {"tessera/base/c.h", "#include <algorithm>\n"}}), IsEmpty());
+  EXPECT_THAT(missing(use, {step, {"tessera/base/c.h", "\n"}}), HasSubstr("uses std::max"));
+  EXPECT_THAT(missing(use, {step, {"tessera/ops/c.h", "#include <algorithm>\n"}}), HasSubstr("uses std::max"));
+}
+
+TEST(StandardIncludesCanary, FollowsHeadersThatIncludeEachOther) {
+  const SourceFile b{"tessera/base/b.h", "#include \"tessera/base/c.h\"\nstd::vector<int> b();\n"};
+  const std::string back = "#include \"tessera/base/b.h\"\n";
+  const std::string own = "#include \"tessera/ops/a.cc\"\n";
+  EXPECT_THAT(missing(own + back, {b, {"tessera/base/c.h", back + "#include <vector>\n"}}), IsEmpty());
+  EXPECT_EQ(missing(own + back, {b, {"tessera/base/c.h", back}}),
+            "tessera/base/b.h:2: uses std::vector without <vector>\n");
+}
+
+TEST(StandardIncludesCanary, ReadsCodeOnly) {
+  const std::string found = "uses std::max without";
+  for (const std::string blank :
+       {"// std::max", "int a;  /* std::max\n std::max */", "f(\"std::max\");", "f(\"\\\"std::max\");",
+        "f(R\"(\" std::max)\");", "f(R\"css(\n)\" std::max)css\");", "f('\"', \"std::max\", '\"');",
+        "f('\\'', \"std::max\");", "f(1'000, \"std::max\");", "f(\"// \", \"std::max\");"}) {
+    EXPECT_THAT(missing(blank + "\n"), IsEmpty()) << blank;
+    // None hides the code behind it, nor an #include.
+    EXPECT_THAT(missing(blank + "\nstd::max(a, b);\n"), HasSubstr(found)) << blank;
+    EXPECT_THAT(missing(blank + "\n#include <algorithm>\nstd::max(a, b);\n"), IsEmpty()) << blank;
+  }
+  for (const std::string code :
+       {"f(\"//\", std::max(a, b));", "f(\"DIR\", std::max(a, b), \")\");", "f('\"', std::max(a, b), '\"');",
+        "f(1'000, std::max(a, b), 2'000);", "f(R\"(\\)\", std::max(a, b));", "f(/* a */ std::max(a, b));"}) {
+    EXPECT_THAT(missing(code + "\n"), HasSubstr(found)) << code;
+  }
+  for (const std::string blank : {"// #include <algorithm>", "/*\n#include <algorithm>\n*/",
+                                  "f(R\"(\n#include <algorithm>\n)\");", "f(\"#include <algorithm>\");"}) {
+    EXPECT_THAT(missing(blank + "\nstd::max(a, b);\n"), HasSubstr(found)) << blank;
+  }
+}
+
+TEST(StandardIncludesCanary, TakesAnyHeaderThatDeclaresTheName) {
+  for (const std::string header : {"utility", "algorithm"}) {
+    EXPECT_THAT(missing("#include <" + header + ">\nf(std::move(a));\n"), IsEmpty()) << header;
+  }
+  EXPECT_THAT(missing("#include <vector>\nf(std::move(a));\n"), HasSubstr("std::move without <utility>"));
+  EXPECT_THAT(missing("#include <cstdio>\nstd::remove(path);\n"), IsEmpty());
+  EXPECT_THAT(missing("#include <cstdio>\nstd::remove_if(a, f);\n"), HasSubstr("<algorithm>"));
 }
 
 }  // namespace

@@ -37,4 +37,16 @@ inline bool has_word(std::string_view line, std::string_view word) {
   return false;
 }
 
+// What an #include line names, without its quotes or angle brackets; empty for other lines.
+inline std::string_view included_header(std::string_view line) {
+  line = trimmed(line);
+  if (!line.starts_with('#')) return {};
+  line = trimmed(line.substr(1));
+  if (!line.starts_with("include")) return {};
+  line = trimmed(line.substr(7));
+  if (line.size() < 2 || (line[0] != '"' && line[0] != '<')) return {};
+  const std::size_t end = line.find(line[0] == '"' ? '"' : '>', 1);
+  return end == std::string_view::npos ? std::string_view{} : line.substr(1, end - 1);
+}
+
 }  // namespace tessera::style

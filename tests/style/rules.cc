@@ -33,18 +33,6 @@ void for_each_line(const SourceFile& file, F f) {
   for (std::string_view line : split(file.text, '\n')) f(++number, line);
 }
 
-// What an #include line names, without its quotes or angle brackets; empty for other lines.
-std::string_view included_header(std::string_view line) {
-  line = trimmed(line);
-  if (!line.starts_with('#')) return {};
-  line = trimmed(line.substr(1));
-  if (!line.starts_with("include")) return {};
-  line = trimmed(line.substr(7));
-  if (line.size() < 2 || (line[0] != '"' && line[0] != '<')) return {};
-  const std::size_t end = line.find(line[0] == '"' ? '"' : '>', 1);
-  return end == std::string_view::npos ? std::string_view{} : line.substr(1, end - 1);
-}
-
 // Why `header`, included by a file of `room`, is not allowed; empty when it is.
 std::string objection(std::string_view header, const Room& room, bool test, const RoomTable& table) {
   if (header.starts_with("tessera/")) {

@@ -12,6 +12,7 @@
 
 #include "tests/style/room_table.h"
 #include "tests/style/rules.h"
+#include "tests/style/standard_includes.h"
 
 namespace tessera::style {
 namespace {
@@ -98,6 +99,10 @@ TEST(Style, OnlyTheVerifierProvesPages) { expect_clean(check_page_proof); }
 TEST(Style, OnlyTestsInjectFaults) { expect_clean(check_fault_seams); }
 
 TEST(Style, FileNamesSaySomething) { expect_clean(check_file_name); }
+
+TEST(Style, StandardHeadersAreIncludedWhereTheyAreUsed) {
+  for (const Violation& violation : check_standard_includes(sources())) ADD_FAILURE() << violation.to_string();
+}
 
 TEST(Style, EverySourceIsCompiled) {
   const std::string commands = read(fs::path(TESSERA_BINARY_DIR) / "compile_commands.json");
