@@ -37,6 +37,7 @@ Axis decade_axis(std::span<const double> values);
 
 struct Mark {
   std::size_t plan = 0;
+  bool drawn = true;  // Else its line stays empty: there is no value.
   Interval interval = {};
   double value = 0.0;
   std::vector<double> ticks = {};  // Further values, as short strokes.

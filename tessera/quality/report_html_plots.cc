@@ -172,6 +172,10 @@ std::string strip(const Axis& axis, std::span<const Mark> marks, const StripOpti
   if (options.at >= axis.low && options.at <= axis.high) vertical(svg, axis.at(options.at), height, "mark");
   double y = 0.5 * kLine;
   for (const Mark& mark : marks) {
+    if (!mark.drawn) {
+      y += kLine;
+      continue;
+    }
     fmt::format_to(out, "<g class=\"{}\"><line x1=\"{:.2f}%\" x2=\"{:.2f}%\" y1=\"{:.0f}\" y2=\"{:.0f}\"/>",
                    colour(mark.plan), axis.at(mark.interval.low), axis.at(mark.interval.high), y, y);
     for (const double tick : mark.ticks) {

@@ -44,7 +44,7 @@ std::string value_row(const Evaluation& evaluation, const TaskAnalysis& task, st
     if (value.result.has_value()) {
       marks.push_back({.plan = value.plan, .interval = value.result->interval, .value = value.result->value});
     } else {
-      marks.push_back({.plan = value.plan, .interval = {axis.low, axis.low}, .value = axis.low});
+      marks.push_back({.plan = value.plan, .drawn = false});
     }
     const std::string text = fmt::format("{} [{}]", value_text(value, kind), value_range_text(value, kind));
     label += fmt::format("{}{}: {}", label.empty() ? "" : "; ", plan_name(evaluation, value.plan), text);

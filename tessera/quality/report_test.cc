@@ -208,6 +208,28 @@ TEST(Report, NumbersReadAsPeopleWriteThem) {
   EXPECT_EQ(p_text(0.00001), "<0.0001");
 }
 
+std::size_t count_of(std::string_view text, std::string_view what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+TEST(Report, APlanWithoutAResultHasAnEmptyLine) {
+  Evaluation evaluation = sample::full_evaluation(3);
+  const auto circles = [&] { return count_of(results_section(evaluation, analyse(evaluation)), "<circle"); };
+  const std::size_t all = circles();
+  for (Outcome& outcome : evaluation.tasks[1].by_plan[2]) outcome.scores = {{"calls", 0.0}, {"valid", 0.0}};
+  EXPECT_EQ(circles(), all - 1);
+  const std::vector<Mark> marks{{.plan = 0, .drawn = false},
+                                {.plan = 1, .interval = {.low = 0.2, .high = 0.4}, .value = 0.3}};
+  const std::string plot = strip(share_axis(std::vector<Interval>{{0.0, 1.0}}), marks, {});
+  EXPECT_EQ(count_of(plot, "<circle"), 1U);
+  // It keeps the place of its line: the next plan's is the second.
+  const std::string second =
+      strip(share_axis(std::vector<Interval>{{0.0, 1.0}}), std::vector<Mark>{marks[1], marks[1]}, {});
+  EXPECT_EQ(plot.substr(plot.find("<circle")), second.substr(second.rfind("<circle")));
+}
+
 TEST(Report, AxesHoldWhatTheyShow) {
   const std::vector<Interval> shares{{0.52, 0.61}, {0.555, 0.7}};
   const Axis axis = share_axis(shares);
