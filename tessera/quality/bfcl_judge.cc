@@ -4,7 +4,9 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "tessera/text/utf8.h"
@@ -150,10 +152,12 @@ bool list_of_dicts_is_right(const Value& value, std::span<const Value> accepted)
   });
 }
 
-Value as_float(const Value& integer) {
+// None for what is beyond the largest double, of which Python makes no float.
+std::optional<Value> as_float(const Value& integer) {
   double number = 0.0;
-  std::from_chars(integer.text.data(), integer.text.data() + integer.text.size(), number);
-  return {.kind = Kind::kFloat, .text = text::python_float(number)};
+  const auto [end, error] = std::from_chars(integer.text.data(), integer.text.data() + integer.text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  return Value{.kind = Kind::kFloat, .text = text::python_float(number)};
 }
 
 bool argument_is_right(const Value& schema, Value value, std::span<const Value> accepted) {
@@ -165,7 +169,11 @@ bool argument_is_right(const Value& schema, Value value, std::span<const Value> 
     nested = items == nullptr ? std::nullopt : type_of(*items);
     if (!nested.has_value()) return false;
   }
-  if (*expected == Kind::kFloat && value.is(Kind::kInt)) value = as_float(value);
+  if (*expected == Kind::kFloat && value.is(Kind::kInt)) {
+    std::optional<Value> number = as_float(value);
+    if (!number.has_value()) return false;
+    value = *std::move(number);
+  }
   const TypeVerdict verdict = check_type(value, accepted, *expected, nested);
   if (!verdict.valid) return false;
   if (!verdict.is_variable) {

@@ -121,6 +121,21 @@ TEST(Bfcl, ToolsAreDeclaredInJsonSchema) {
   for (std::size_t i = 0; i < task->size(); ++i) EXPECT_TRUE(task->ask(i, respondent).has_value());
 }
 
+TEST(Bfcl, AnIntegerThatNoFloatHoldsIsWrong) {
+  const text::PythonValue functions =
+      python(R"([{"name":"f","parameters":{"type":"dict","properties":{"x":{"type":"float"}},"required":["x"]}}])");
+  const text::PythonValue answers = python(R"([{"f":{"x":[0.0]}}])");
+  const auto right = [&](const std::string& x) {
+    const std::vector<MadeCall> calls{{"f", python(R"({"x":)" + x + "}")}};
+    return bfcl_calls_are_right(BfclCategory::kSimple, functions, answers, calls);
+  };
+  EXPECT_TRUE(right("0"));
+  EXPECT_FALSE(right("1"));
+  // Python: OverflowError, int too large to convert to float.
+  EXPECT_FALSE(right("1" + std::string(309, '0')));
+  EXPECT_FALSE(right("-1" + std::string(309, '0')));
+}
+
 TEST(Bfcl, CountsCallsThatParseAndThatSatisfyTheirSchema) {
   const std::unique_ptr<Task> task = load();  // Its first question: the area of a triangle, base 10 and height 5.
   ScriptedRespondent respondent;
