@@ -20,6 +20,8 @@ using Quiet = bm::policies::policy<
     bm::policies::domain_error<bm::policies::ignore_error>, bm::policies::overflow_error<bm::policies::ignore_error>,
     bm::policies::evaluation_error<bm::policies::ignore_error>, bm::policies::promote_double<false>>;
 
+// With fewer clusters that have a miss (or, at small rates, a hit) their variance is as good as unknown.
+constexpr double kInformingClusters = 6.0;
 constexpr int kBisections = 200;  // More than halve an interval of doubles down to one.
 
 // The x between low and high at which `above` turns from true to false.
@@ -127,15 +129,26 @@ Interval clustered_rate_interval(std::span<const double> hits, std::span<const d
   const double rate = total_hits / total;
   double squares = 0.0;
   double clusters = 0.0;
+  double with_hit = 0.0;
+  double with_miss = 0.0;
   for (std::size_t i = 0; i < hits.size(); ++i) {
     const double residual = hits[i] - rate * chances[i];
     squares += residual * residual;
     clusters += chances[i] > 0.0 ? 1.0 : 0.0;
+    with_hit += hits[i] > 0.0 ? 1.0 : 0.0;
+    with_miss += hits[i] < chances[i] ? 1.0 : 0.0;
   }
   double effective = clusters;
   if (squares > 0.0 && clusters > 1.0) {
     const double variance = squares / (total * total) * clusters / (clusters - 1.0);
     effective = std::min(total, rate * (1.0 - rate) / variance);
+    const double informing = std::min(with_hit, with_miss);
+    if (informing < kInformingClusters) {
+      effective = std::min(effective, clusters);
+    } else {
+      const double widened = student_quantile(1.0 - 0.5 * kSignificance, informing - 1.0) / kNormal975;
+      effective /= widened * widened;
+    }
   }
   return wilson_interval(rate * effective, effective);
 }

@@ -58,8 +58,11 @@ std::optional<double> questions_to_equivalence(double lost, double won, double n
 
 // A sum of hits by a sum of chances, over clusters (the calls of a conversation, the positions of a passage) that are
 // independent only of each other: Wilson's interval with the effective number of chances that the variance of the ratio
-// over clusters implies (linearised; Kish 1965, Dean and Pagano 2015), not above the true number. Where the variance is
-// 0, so that it implies nothing, the number of clusters with any chance. Spans are of one length.
+// over clusters implies (linearised; Kish 1965, Dean and Pagano 2015), not above the true number. Near 0 and 1 the few
+// clusters with a hit, or with a miss, are all that the variance is known by: it is widened as Student's t of the fewer
+// of the two, less one, is wider than the normal (Korn and Graubard 1998); and with fewer than six of them, or where
+// the variance is 0, so that it implies nothing, the effective number is not above that of clusters with any chance.
+// Spans are of one length.
 Interval clustered_rate_interval(std::span<const double> hits, std::span<const double> chances);
 
 // The share of the standard normal distribution below x, and the x below which a share p (0 < p < 1) of Student's lies.

@@ -153,13 +153,18 @@ def swaps() -> list:
 def clustered() -> list:
     rows = []
     rng = np.random.default_rng(3)
-    for n, alike in [(30, 0.0), (30, 1.0), (200, 0.6)]:
+    for n, alike, level in [(30, 0.0, 0.8), (30, 1.0, 0.8), (200, 0.6, 0.8), (40, 0.0, 0.97), (120, 0.0, 0.98)]:
         chances = rng.integers(1, 8, n)
         base = rng.uniform(0.6, 1.0, n)
-        hits = rng.binomial(chances, alike * (base > 0.8) + (1 - alike) * 0.8)
+        hits = rng.binomial(chances, alike * (base > 0.8) + (1 - alike) * level)
         rate = hits.sum() / chances.sum()
         variance = np.sum((hits - rate * chances) ** 2) / chances.sum() ** 2 * n / (n - 1)
         effective = min(chances.sum(), rate * (1 - rate) / variance)
+        informing = min((hits > 0).sum(), (hits < chances).sum())
+        if informing < 6:
+            effective = min(effective, n)
+        else:
+            effective *= (stats.norm.ppf(0.975) / stats.t.ppf(0.975, informing - 1)) ** 2
         low, high = proportion_confint(rate * effective, effective, method="wilson")
         rows.append({"hits": hits.tolist(), "chances": chances.tolist(), "interval": [low, high]})
     return rows
