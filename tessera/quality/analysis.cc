@@ -28,20 +28,45 @@ Verdict verdict_of(const Comparison& comparison, MetricKind kind, double margin)
   return within ? Verdict::kEquivalent : Verdict::kNotEnoughData;
 }
 
+// Whether any answers to so many questions could show a difference: one that could not is no test.
+bool can_differ(const Comparison& comparison, MetricKind kind) {
+  if (kind != MetricKind::kAccuracy) return comparison.questions >= kUnitsMin;
+  return mcnemar_exact(comparison.questions, 0) < kSignificance;
+}
+
+// Of a family so large that the usual resamples have no p that is small enough. What is not small by itself stays.
+template <typename Member, typename Again>
+void sharpen(Member& member, std::size_t family, Again again) {
+  const std::size_t resamples = swap_resamples(family);
+  if (resamples > kResamples && member.p < kSignificance) member.p = again(resamples);
+}
+
 void judge_comparisons(const Evaluation& evaluation, Analysis& analysis) {
   std::vector<Comparison*> of_tasks;
   std::vector<Comparison*> of_cells;
+  const auto metrics_of = [&](const TaskAnalysis& task) -> const std::vector<Metric>& {
+    return evaluation.tasks[task.task].task.metrics;
+  };
   for (TaskAnalysis& task : analysis.tasks) {
     for (Comparison& comparison : task.comparisons) {
+      if (!can_differ(comparison, metrics_of(task)[comparison.metric].kind)) continue;
       (comparison.cell.empty() ? of_tasks : of_cells).push_back(&comparison);
+    }
+  }
+  analysis.task_family = of_tasks.size();
+  analysis.cell_family = of_cells.size();
+  for (TaskAnalysis& task : analysis.tasks) {
+    for (Comparison& comparison : task.comparisons) {
+      const MetricKind kind = metrics_of(task)[comparison.metric].kind;
+      if (kind == MetricKind::kAccuracy || !can_differ(comparison, kind)) continue;
+      sharpen(comparison, comparison.cell.empty() ? of_tasks.size() : of_cells.size(),
+              [&](std::size_t resamples) { return comparison_p(evaluation, task.task, comparison, resamples); });
     }
   }
   adjust(of_tasks);
   adjust(of_cells);
-  analysis.task_family = of_tasks.size();
-  analysis.cell_family = of_cells.size();
   for (TaskAnalysis& task : analysis.tasks) {
-    const std::vector<Metric>& metrics = evaluation.tasks[task.task].task.metrics;
+    const std::vector<Metric>& metrics = metrics_of(task);
     for (Comparison& comparison : task.comparisons) {
       comparison.verdict =
           verdict_of(comparison, metrics[comparison.metric].kind, evaluation.equivalence_points / 100.0);
@@ -51,25 +76,47 @@ void judge_comparisons(const Evaluation& evaluation, Analysis& analysis) {
 
 DistanceWord word_of(const DistanceSummary& summary, const DistanceAnalysis& task, std::size_t repetition) {
   if (summary.word == DistanceWord::kSame || summary.plan == repetition) return summary.word;
+  // Engines are deterministic: where the repetition gave the reference's bits, there is no noise to be above of.
+  const bool silent = std::ranges::any_of(task.summaries, [repetition](const DistanceSummary& one) {
+    return one.plan == repetition && one.cell.empty() && one.word == DistanceWord::kSame;
+  });
+  if (silent) return DistanceWord::kAboveNoise;
   for (const DistancePair& pair : task.pairs) {
     const bool first = pair.first == summary.plan && pair.second == repetition;
     const bool second = pair.second == summary.plan && pair.first == repetition;
     if (!first && !second) continue;
+    if (pair.passages < kUnitsMin) return DistanceWord::kNotEnoughData;
     const bool farther = second ? pair.difference > 0.0 : pair.difference < 0.0;
     return pair.apart && farther ? DistanceWord::kAboveNoise : DistanceWord::kNotAboveNoise;
   }
   return summary.word;
 }
 
-void judge_distances(Analysis& analysis) {
+void judge_distances(const Evaluation& evaluation, Analysis& analysis) {
+  // Whether a plan is above noise is another question than which of two plans lies farther: how many of these were
+  // asked takes nothing from it.
   std::vector<DistancePair*> pairs;
+  std::vector<DistancePair*> with_repetition;
+  const auto family_of = [&](const DistancePair& pair) -> std::vector<DistancePair*>& {
+    return pair.first == analysis.repetition || pair.second == analysis.repetition ? with_repetition : pairs;
+  };
   for (DistanceAnalysis& task : analysis.distances) {
-    for (DistancePair& pair : task.pairs) pairs.push_back(&pair);
+    for (DistancePair& pair : task.pairs) {
+      if (pair.passages >= kUnitsMin) family_of(pair).push_back(&pair);
+    }
   }
-  adjust(pairs);
   analysis.pair_family = pairs.size();
-  for (DistancePair* pair : pairs) {
-    pair->apart = pair->passages >= kUnitsMin && pair->p_adjusted < kSignificance && pair->interval.excludes_zero();
+  analysis.noise_family = with_repetition.size();
+  for (DistanceAnalysis& task : analysis.distances) {
+    for (DistancePair& pair : task.pairs) {
+      if (pair.passages < kUnitsMin) continue;
+      sharpen(pair, family_of(pair).size(),
+              [&](std::size_t resamples) { return pair_p(evaluation, task.task, pair, resamples); });
+    }
+  }
+  for (const std::vector<DistancePair*>& family : {pairs, with_repetition}) {
+    adjust(family);
+    for (DistancePair* pair : family) pair->apart = pair->p_adjusted < kSignificance && pair->interval.excludes_zero();
   }
   if (!analysis.repetition.has_value()) return;
   for (DistanceAnalysis& task : analysis.distances) {
@@ -108,6 +155,8 @@ std::string_view distance_word_name(DistanceWord word) {
       return "above_noise";
     case DistanceWord::kNotAboveNoise:
       return "not_above_noise";
+    case DistanceWord::kNotEnoughData:
+      return "not_enough_data";
   }
   return "measured";
 }
@@ -124,7 +173,7 @@ Analysis analyse(const Evaluation& evaluation) {
   }
   analysis.distances = analyse_distances(evaluation);
   judge_comparisons(evaluation, analysis);
-  judge_distances(analysis);
+  judge_distances(evaluation, analysis);
   return analysis;
 }
 

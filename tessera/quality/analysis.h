@@ -58,7 +58,9 @@ struct Comparison {
   Interval interval = {};   // That of the verdict; tango_interval for kAccuracy.
   Interval bootstrap = {};  // Paired, over questions.
   double p = 1.0;           // mcnemar_exact for kAccuracy, else swap_test.
-  double p_adjusted = 1.0;  // By Holm, in the family of all comparisons of whole tasks, or of all of cells.
+  // By Holm, in the family of all comparisons of whole tasks, or of all of cells. What could not be "different"
+  // whatever was answered (too few pairs) is in no family and keeps 1.
+  double p_adjusted = 1.0;
   Verdict verdict = Verdict::kNotEnoughData;
   // In the unit of `difference`: what this many pairs would show in four cases of five.
   double detectable = 1.0;
@@ -92,10 +94,12 @@ struct PositionBin {
 enum class DistanceWord : std::uint8_t {
   kSame,        // All distributions are the reference's to the bit.
   kMeasured,    // They are not; nothing is known of how a repetition of the reference would differ.
-  kAboveNoise,  // They lie farther than those of the repetition.
+  kAboveNoise,  // They lie farther than those of the repetition; or that gave the same to the bit.
   kNotAboveNoise,
+  kNotEnoughData,  // There is a noise floor, but too few passages to be told apart from it.
 };
-std::string_view distance_word_name(DistanceWord word);  // "same", "measured", "above_noise", "not_above_noise"
+// "same", "measured", "above_noise", "not_above_noise", "not_enough_data"
+std::string_view distance_word_name(DistanceWord word);
 
 // Of one plan against the reference under teacher forcing, over a task or one cell. Means are over positions, intervals
 // by resampling passages.
@@ -121,9 +125,11 @@ struct DistancePair {
   std::int64_t passages = 0;
   double difference = 0.0;  // The second's mean less the first's.
   Interval interval = {};
-  double p = 1.0;           // swap_test
-  double p_adjusted = 1.0;  // By Holm, in the family of all pairs of all tasks.
-  bool apart = false;       // Adjusted p under 0.05, and the interval excludes 0.
+  double p = 1.0;  // swap_test
+  // By Holm, in the family of all tasks' pairs with the repetition, or of all others; 1 with fewer passages than
+  // kUnitsMin.
+  double p_adjusted = 1.0;
+  bool apart = false;  // Adjusted p under 0.05, and the interval excludes 0.
 };
 
 struct WorstPosition {
@@ -155,6 +161,7 @@ struct Analysis {
   std::size_t task_family = 0;  // Sizes of the families that p-values were adjusted in.
   std::size_t cell_family = 0;
   std::size_t pair_family = 0;
+  std::size_t noise_family = 0;  // Of pairs with the repetition.
   std::vector<TaskAnalysis> tasks = {};
   std::vector<DistanceAnalysis> distances = {};
 };
@@ -162,9 +169,6 @@ struct Analysis {
 inline constexpr std::size_t kWorstPositions = 10;
 // Intervals by resampling fewer units than this support no verdict.
 inline constexpr std::int64_t kUnitsMin = 10;
-// Six flips in one direction are the fewest that McNemar's test calls significant; where fewer questions differ in a
-// rate, its interval is no narrower than tango_interval's without a flip.
-inline constexpr std::int64_t kDifferingMin = 6;
 
 // The same evaluation gives the same analysis to the bit: resampling is seeded. Plans' outcomes are paired by their
 // question; what only one of them has is left out. Takes seconds for tens of thousands of questions.

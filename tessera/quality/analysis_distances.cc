@@ -163,8 +163,8 @@ SumsByQuestion sums_by_question(const TaskDistances& distances) {
   return result;
 }
 
-DistancePair pair_of(const Evaluation& evaluation, const TaskDistances& first, const TaskDistances& second) {
-  DistancePair pair{.first = first.plan, .second = second.plan};
+// The passages that both were led through.
+std::vector<Unit> pair_units(const TaskDistances& first, const TaskDistances& second) {
   const SumsByQuestion others = sums_by_question(second);
   const SumsByQuestion own = sums_by_question(first);
   std::vector<Unit> units;
@@ -176,10 +176,20 @@ DistancePair pair_of(const Evaluation& evaluation, const TaskDistances& first, c
     units.push_back(
         {one->second.numerator, one->second.denominator, other->second.numerator, other->second.denominator});
   }
+  return units;
+}
+
+std::uint64_t pair_seed(const Evaluation& evaluation, const std::string& task, const DistancePair& pair) {
+  return seed_for(evaluation.seed,
+                  {"pair", task, evaluation.plans[pair.first].name, evaluation.plans[pair.second].name});
+}
+
+DistancePair pair_of(const Evaluation& evaluation, const TaskDistances& first, const TaskDistances& second) {
+  DistancePair pair{.first = first.plan, .second = second.plan};
+  const std::vector<Unit> units = pair_units(first, second);
   pair.passages = static_cast<std::int64_t>(units.size());
   if (units.empty()) return pair;
-  const std::uint64_t seed = seed_for(
-      evaluation.seed, {"pair", first.task, evaluation.plans[first.plan].name, evaluation.plans[second.plan].name});
+  const std::uint64_t seed = pair_seed(evaluation, first.task, pair);
   pair.difference = measure(Measure::kDifference, units);
   pair.interval = bootstrap_interval(Measure::kDifference, units, seed);
   pair.p = swap_test(units, seed);
@@ -216,6 +226,18 @@ std::vector<DistanceAnalysis> analyse_distances(const Evaluation& evaluation) {
     result.push_back(std::move(analysis));
   }
   return result;
+}
+
+double pair_p(const Evaluation& evaluation, const std::string& task, const DistancePair& pair, std::size_t resamples) {
+  const auto of = [&](std::size_t plan) {
+    return std::ranges::find_if(evaluation.distances, [&](const TaskDistances& distances) {
+      return distances.plan == plan && distances.task == task;
+    });
+  };
+  const auto first = of(pair.first);
+  const auto second = of(pair.second);
+  if (first == evaluation.distances.end() || second == evaluation.distances.end()) return pair.p;
+  return swap_test(pair_units(*first, *second), pair_seed(evaluation, task, pair), resamples);
 }
 
 }  // namespace tessera::quality

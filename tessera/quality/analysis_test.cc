@@ -187,9 +187,9 @@ TEST(Analysis, RatesAndPerplexitiesAreRatiosOfSums) {
   EXPECT_NEAR(mean_worse.interval.low, std::log1p(worse.interval.low) / reference, 2e-4);
   EXPECT_EQ(mean_worse.verdict, Verdict::kDifferentWithin);
   EXPECT_EQ(analysis.tasks[2].comparisons[3].verdict, Verdict::kSame);
-  // 80 conversations, all valid: not known to better than 4.6 points.
+  // 80 conversations of one to four calls, all valid: as sure as 200^2 / 600 alike ones, which leave 5.4 points open.
   EXPECT_EQ(analysis.tasks[1].comparisons[0].verdict, Verdict::kNotEnoughData);
-  EXPECT_EQ(analysis.tasks[1].comparisons[0].interval, tango_interval(0.0, 0.0, 80.0));
+  EXPECT_NEAR(analysis.tasks[1].comparisons[0].interval.low, tango_interval(0.0, 0.0, 200.0 / 3.0).low, 1e-12);
   EXPECT_EQ(analysis.tasks[1].comparisons[2].verdict, Verdict::kDifferent);
 }
 

@@ -16,13 +16,6 @@ double measure_of_sums(Measure what, const Unit& sums) {
   return what == Measure::kRatio ? first : sums.other_numerator / sums.other_denominator - first;
 }
 
-void add(Unit& sums, const Unit& unit) {
-  sums.numerator += unit.numerator;
-  sums.denominator += unit.denominator;
-  sums.other_numerator += unit.other_numerator;
-  sums.other_denominator += unit.other_denominator;
-}
-
 }  // namespace
 
 std::uint64_t Random::next() {
@@ -45,7 +38,7 @@ std::uint64_t seed_for(std::uint64_t seed, std::initializer_list<std::string_vie
 
 double measure(Measure what, std::span<const Unit> units) {
   Unit sums;
-  for (const Unit& unit : units) add(sums, unit);
+  for (const Unit& unit : units) add_unit(sums, unit);
   return measure_of_sums(what, sums);
 }
 
@@ -70,7 +63,7 @@ Interval bootstrap_interval(Measure what, std::span<const Unit> units, std::uint
   values.reserve(kResamples);
   for (std::size_t resample = 0; resample < kResamples; ++resample) {
     Unit sums;
-    for (std::size_t i = 0; i < units.size(); ++i) add(sums, units[random.below(units.size())]);
+    for (std::size_t i = 0; i < units.size(); ++i) add_unit(sums, units[random.below(units.size())]);
     const double value = measure_of_sums(what, sums);
     if (!std::isnan(value)) values.push_back(value);
   }
@@ -81,27 +74,28 @@ Interval bootstrap_interval(Measure what, std::span<const Unit> units, std::uint
   return {sorted_quantile(values, level), sorted_quantile(values, 1.0 - level)};
 }
 
-double swap_test(std::span<const Unit> units, std::uint64_t seed) {
+double swap_test(std::span<const Unit> units, std::uint64_t seed, std::size_t resamples) {
   const double observed = std::abs(measure(Measure::kDifference, units));
   if (std::isnan(observed)) return 1.0;
   // Sums in another order differ in their last bits: those are not "smaller".
   const double reached = observed * (1.0 - 1e-12);
   Random random(seed);
   std::size_t as_large = 1;
-  for (std::size_t resample = 0; resample < kResamples; ++resample) {
+  for (std::size_t resample = 0; resample < resamples; ++resample) {
     Unit sums;
     std::uint64_t coins = 0;
     for (std::size_t i = 0; i < units.size(); ++i) {
       if (i % 64 == 0) coins = random.next();
       const Unit& unit = units[i];
       const bool swap = (coins >> (i % 64) & 1) != 0;
-      add(sums, swap ? Unit{unit.other_numerator, unit.other_denominator, unit.numerator, unit.denominator} : unit);
+      add_unit(sums,
+               swap ? Unit{unit.other_numerator, unit.other_denominator, unit.numerator, unit.denominator} : unit);
     }
     const double value = std::abs(measure_of_sums(Measure::kDifference, sums));
     // Where a swap leaves nothing to divide by, nothing speaks against the hypothesis.
     if (std::isnan(value) || value >= reached) ++as_large;
   }
-  return static_cast<double>(as_large) / static_cast<double>(kResamples + 1);
+  return static_cast<double>(as_large) / static_cast<double>(resamples + 1);
 }
 
 }  // namespace tessera::quality

@@ -2,6 +2,8 @@
 // is left to a library.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -37,6 +39,12 @@ struct Unit {
   double other_numerator = 0.0;
   double other_denominator = 0.0;
 };
+inline void add_unit(Unit& sums, const Unit& unit) {
+  sums.numerator += unit.numerator;
+  sums.denominator += unit.denominator;
+  sums.other_numerator += unit.other_numerator;
+  sums.other_denominator += unit.other_denominator;
+}
 
 enum class Measure : std::uint8_t {
   kRatio,       // sum(numerator) / sum(denominator)
@@ -54,8 +62,11 @@ Interval rate_interval(std::span<const Unit> units);
 Interval bootstrap_interval(Measure what, std::span<const Unit> units, std::uint64_t seed);
 
 // Two-sided p of the hypothesis that which plan is which does not matter: each unit's plans are swapped or not, by
-// coin, kResamples times; the share of differences at least as large, counting the observed one (Phipson and Smyth
-// 2010).
-double swap_test(std::span<const Unit> units, std::uint64_t seed);
+// coin, `resamples` times; the share of differences at least as large, counting the observed one (Phipson and Smyth
+// 2010). More resamples begin with the same ones.
+double swap_test(std::span<const Unit> units, std::uint64_t seed, std::size_t resamples = kResamples);
+// How many resamples the tests of a family need, so that as many times the smallest p they can give is under half of
+// kSignificance.
+inline std::size_t swap_resamples(std::size_t family) { return std::max(kResamples, 40 * family); }
 
 }  // namespace tessera::quality

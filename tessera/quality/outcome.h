@@ -25,6 +25,8 @@ struct Metric {
   MetricKind kind = MetricKind::kAccuracy;
   std::string numerator;    // All but kAccuracy.
   std::string denominator;  // Likewise.
+  // Whether plans are compared by it, with a verdict. Not by one that says again what another of the task says.
+  bool compared = true;
 };
 
 struct Outcome {

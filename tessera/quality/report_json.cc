@@ -82,7 +82,8 @@ class Writer {
                   {"equivalence_points", number(evaluation_.equivalence_points)},
                   {"families", object{{"tasks", analysis_.task_family},
                                       {"cells", analysis_.cell_family},
-                                      {"kl_pairs", analysis_.pair_family}}},
+                                      {"kl_pairs", analysis_.pair_family},
+                                      {"kl_pairs_with_repetition", analysis_.noise_family}}},
                   {"repetition", analysis_.repetition.has_value() ? plan(*analysis_.repetition) : value(nullptr)},
                   {"plans", plans()},
                   {"tasks", std::move(tasks)},
@@ -178,7 +179,8 @@ class Writer {
     array metrics;
     metrics.reserve(info.metrics.size());
     for (const Metric& metric : info.metrics) {
-      metrics.push_back(object{{"name", words(metric.name)}, {"kind", kind_name(metric.kind)}});
+      metrics.push_back(
+          object{{"name", words(metric.name)}, {"kind", kind_name(metric.kind)}, {"compared", metric.compared}});
     }
     array values;
     values.reserve(analysis.values.size());

@@ -105,12 +105,19 @@ std::string verdict_text(const Evaluation& evaluation, const Comparison& compari
 
 std::string open_text(const Evaluation& evaluation, const Comparison& comparison, MetricKind kind) {
   if (comparison.verdict != Verdict::kNotEnoughData) return {};
-  if (comparison.questions == 0) return "no question was answered by both";
+  if (comparison.questions == 0) {
+    return kind == MetricKind::kRate ? "on one of the two sides there is nothing that this is a rate of"
+                                     : "no question was answered by both";
+  }
   const char* const unit = is_relative(kind) ? "%" : " points";
   const std::string pairs = grouped(comparison.questions);
-  std::string text = std::isfinite(comparison.detectable) ? fmt::format("{} pairs show differences of {:.2f}{} or more",
-                                                                        pairs, comparison.detectable * 100.0, unit)
-                                                          : "an interval needs two questions at least";
+  std::string text;
+  if (kind != MetricKind::kAccuracy && comparison.questions < kUnitsMin) {
+    text = fmt::format("{} pair{} support no verdict: at least {} are needed", pairs,
+                       comparison.questions == 1 ? "" : "s", kUnitsMin);
+  } else {
+    text = fmt::format("{} pairs show differences of {:.2f}{} or more", pairs, comparison.detectable * 100.0, unit);
+  }
   if (comparison.p < kSignificance && comparison.p_adjusted >= kSignificance) {
     text += fmt::format("; p is {} by itself, and not small enough among so many comparisons", p_text(comparison.p));
   }
@@ -136,6 +143,8 @@ std::string distance_word_text(DistanceWord word) {
       return "above noise";
     case DistanceWord::kNotAboveNoise:
       return "not above noise";
+    case DistanceWord::kNotEnoughData:
+      return "not enough data";
   }
   return "measured";
 }
@@ -156,7 +165,8 @@ std::string bin_text(const PositionBin& bin) {
 std::string rules_text(const Evaluation& evaluation, const Analysis& analysis) {
   std::string text = fmt::format(
       "Intervals are 95%: Wilson's for shares, Tango's for paired differences of accuracy, bootstrap over whole "
-      "questions or passages ({} resamples, seed {}) for what is not right or wrong.\n",
+      "questions or passages ({} resamples, seed {}) for what is not right or wrong; of rates no narrower than "
+      "Tango's.\n",
       grouped(static_cast<std::int64_t>(kResamples)), evaluation.seed);
   text += fmt::format(
       "\"Equivalent\": the whole interval of the difference lies within {:g} points (for perplexities and means: "
@@ -166,8 +176,9 @@ std::string rules_text(const Evaluation& evaluation, const Analysis& analysis) {
       evaluation.equivalence_points, evaluation.equivalence_points, kSignificance);
   text += fmt::format(
       "p is McNemar's exact test for right or wrong, else a test that swaps plans at random. Families of Holm's "
-      "adjustment: {} comparison(s) of whole tasks, {} of cells, {} pair(s) of KL divergences.\n",
-      analysis.task_family, analysis.cell_family, analysis.pair_family);
+      "adjustment: {} comparison(s) of whole tasks, {} of cells, {} pair(s) of KL divergences, {} with the reference's "
+      "repetition; what has too few questions to differ is in none.\n",
+      analysis.task_family, analysis.cell_family, analysis.pair_family, analysis.noise_family);
   return text;
 }
 

@@ -246,13 +246,13 @@ TaskEntry wikitext_task() {
   TaskInfo info;
   info.name = "wikitext-2";
   info.about =
-      "articles of Wikipedia, scored token by token in windows of the model's context: perplexity of a word, a byte "
-      "and a "
-      "token, and bits a byte";
+      "articles of Wikipedia, scored token by token in windows of the model's context: perplexity of a word "
+      "(compared), a byte and a token, and bits a byte; says nothing of decoding";
+  // The four are one log-likelihood by four divisors, which are the same for every plan of one tokenizer: one verdict.
   info.metrics = {{"word_perplexity", MetricKind::kPerplexity, "logprob", "words"},
-                  {"byte_perplexity", MetricKind::kPerplexity, "logprob", "bytes"},
-                  {"token_perplexity", MetricKind::kPerplexity, "logprob", "tokens"},
-                  {"bits_per_byte", MetricKind::kMean, "bits", "bytes"}};
+                  {"byte_perplexity", MetricKind::kPerplexity, "logprob", "bytes", false},
+                  {"token_perplexity", MetricKind::kPerplexity, "logprob", "tokens", false},
+                  {"bits_per_byte", MetricKind::kMean, "bits", "bytes", false}};
   info.by_likelihood = true;
   return {info, [info](const DataFolders& folders) { return make_wikitext(info, folders); }};
 }

@@ -131,6 +131,13 @@ TEST(Wikitext, PassagesAreTheArticlesBeginnings) {
   EXPECT_EQ((*small)->prompt.size() + (*small)->continuation.size(), 100U);
 }
 
+// One log-likelihood by four divisors is one test, not four; and tokens are another unit in another tokenizer.
+TEST(Wikitext, OneOfFourReadingsIsCompared) {
+  for (const Metric& metric : wikitext_task().info.metrics) {
+    EXPECT_EQ(metric.compared, metric.name == "word_perplexity") << metric.name;
+  }
+}
+
 TEST(Wikitext, WhiteSpaceIsNoText) {
   const text::TestFolder folder;
   folder.write("wikitext2_test.jsonl.gz", "{\"name\":\"x\",\"text\":\" \\n\"}\n");
