@@ -211,7 +211,9 @@ TaskEntry arc_task(const TaskInfo& info, std::string file) {
 
 std::vector<TaskEntry> choice_tasks() {
   const TaskInfo mmlu = choice_info(
-      "mmlu", "57 subjects, four choices, after 5 examples of the subject: is the right letter the likeliest?",
+      "mmlu",
+      "57 subjects, four choices, after 5 examples of the subject: is the right letter the likeliest? Says nothing of "
+      "decoding",
       {"acc"});
   std::vector<TaskEntry> tasks;
   tasks.push_back({mmlu, [mmlu](const DataFolders& folders) { return make_mmlu(mmlu, folders); }});
@@ -219,14 +221,14 @@ std::vector<TaskEntry> choice_tasks() {
   tasks.push_back(arc_task(
       choice_info("arc-easy",
                   "school science, choices as texts, no examples: is the right one the likeliest (acc), or so by its "
-                  "length (acc_norm)?",
+                  "length (acc_norm)? Says nothing of decoding",
                   {"acc", "acc_norm"}),
       "arc_easy_test.jsonl.gz"));
   tasks.push_back(arc_task(
       choice_info(
           "arc-challenge",
           "harder school science, as arc-easy: is the right choice the likeliest by its length (acc_norm), or at "
-          "all (acc)?",
+          "all (acc)? Says nothing of decoding",
           {"acc_norm", "acc"}),
       "arc_challenge_test.jsonl.gz"));
   return tasks;

@@ -37,8 +37,9 @@ struct PocketTaskKind {
 constexpr std::array kKinds = {
     PocketTaskKind{"pocket-arithmetic", "arithmetic", 420, false, false, false,
                    "word problems in steps or at once; the last \"The answer is N.\" is judged"},
-    PocketTaskKind{"pocket-choice", "choice", 0, true, false, false,
-                   "facts about people; of the options the one of the largest likelihood is judged"},
+    PocketTaskKind{
+        "pocket-choice", "choice", 0, true, false, false,
+        "facts about people; of the options the one of the largest likelihood is judged; says nothing of decoding"},
     PocketTaskKind{"pocket-retrieval", "retrieval", 24, false, false, false,
                    "needles in filler of 256 to 4096 tokens; exactly the value"},
     PocketTaskKind{"pocket-tools", "tools", 200, false, true, false,
