@@ -223,7 +223,11 @@ TEST(Verdicts, WhatCanNeverDifferIsInNoFamily) {
   EXPECT_EQ(analysis.task_family, 1U);
   EXPECT_EQ(analysis.tasks.back().comparisons[0].p_adjusted, 0.03125);
   EXPECT_EQ(analysis.tasks.back().comparisons[0].verdict, Verdict::kDifferent);
-  EXPECT_EQ(analysis.tasks[0].comparisons[0].verdict, Verdict::kNotEnoughData);
+  const Comparison& few = analysis.tasks[0].comparisons[0];
+  EXPECT_EQ(few.verdict, Verdict::kNotEnoughData);
+  EXPECT_LT(few.p, kSignificance);
+  // Not for want of significance among others.
+  EXPECT_FALSE(open_text(evaluation, few, MetricKind::kRate).contains("so many comparisons"));
   EXPECT_EQ(analyse(distant(4, 9, 1e-4, 1e-3)).pair_family, 0U);
 }
 

@@ -111,14 +111,15 @@ std::string open_text(const Evaluation& evaluation, const Comparison& comparison
   }
   const char* const unit = is_relative(kind) ? "%" : " points";
   const std::string pairs = grouped(comparison.questions);
+  const bool too_few = kind != MetricKind::kAccuracy && comparison.questions < kUnitsMin;
   std::string text;
-  if (kind != MetricKind::kAccuracy && comparison.questions < kUnitsMin) {
+  if (too_few) {
     text = fmt::format("{} pair{} support no verdict: at least {} are needed", pairs,
                        comparison.questions == 1 ? "" : "s", kUnitsMin);
   } else {
     text = fmt::format("{} pairs show differences of {:.2f}{} or more", pairs, comparison.detectable * 100.0, unit);
   }
-  if (comparison.p < kSignificance && comparison.p_adjusted >= kSignificance) {
+  if (!too_few && comparison.p < kSignificance && comparison.p_adjusted >= kSignificance) {
     text += fmt::format("; p is {} by itself, and not small enough among so many comparisons", p_text(comparison.p));
   }
   std::string needed;
