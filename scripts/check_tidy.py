@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOGETHER_MAX = 24  # More would leave one core alone with the last group.
+TOGETHER_MAX = 16  # More would leave one core alone with the last group.
 FAULT = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error: ", re.MULTILINE)
 
 
