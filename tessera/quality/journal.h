@@ -38,8 +38,8 @@ class Journal {
   static base::Result<std::unique_ptr<Journal>> create(const std::filesystem::path& path,
                                                        const EvaluationIdentity& identity);
   // One that is there, to go on with: a line at its end that is not whole is dropped. not_found: there is none;
-  // invalid_argument: it belongs to another evaluation, and what differs; data_loss: a line that this program did not
-  // write, by its number.
+  // unavailable: it cannot be read to its end; invalid_argument: it belongs to another evaluation, and what differs;
+  // data_loss: a line that this program did not write, by its number. A file that is refused is left as it was.
   static base::Result<std::unique_ptr<Journal>> resume(const std::filesystem::path& path,
                                                        const EvaluationIdentity& identity);
   ~Journal();
@@ -50,7 +50,8 @@ class Journal {
   const JournalContents& found() const { return found_; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Each is in the file when it returns. Thread-safe. unavailable: the disk is full, ...
+  // Each is in the file when it returns. Thread-safe. unavailable: the disk is full, ...; the file then holds what it
+  // held before, and nothing is written from then on: all that follows fails alike.
   base::Status add(std::size_t plan, const RespondentInfo& respondent);
   base::Status add(std::size_t plan, std::string_view task, const Outcome& outcome);
   base::Status add(std::size_t plan, std::string_view task, const PassageDistances& distances);
@@ -58,12 +59,17 @@ class Journal {
  private:
   explicit Journal(std::filesystem::path path) : path_(std::move(path)) {}
   base::Status open(int flags);
+  base::Result<std::string> text() const;  // Of the whole file.
   base::Status read(const EvaluationIdentity& identity);
+  base::Status cut(std::int64_t bytes);
+  base::Status unavailable() const;  // As errno says.
   base::Status write_line(std::string line);
 
   const std::filesystem::path path_;
   int file_ = -1;
   std::mutex writing_;
+  std::int64_t bytes_ = 0;  // Of whole lines.
+  base::Status failure_;    // Of the first line that could not be written.
   JournalContents found_;
 };
 

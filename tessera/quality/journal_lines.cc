@@ -162,6 +162,11 @@ std::string header_line(const EvaluationIdentity& identity) {
   return json::serialize(json::object{{view(kJournalKey), kJournalFormat}, {"evaluation", std::move(values)}});
 }
 
+bool may_begin_header(std::string_view bytes) {
+  const std::string opening = fmt::format("{{\"{}\":", kJournalKey);
+  return bytes.starts_with(opening) || opening.starts_with(bytes);
+}
+
 std::string respondent_line(std::size_t plan, const RespondentInfo& respondent) {
   return json::serialize(json::object{{"plan", plan},
                                       {"respondent",

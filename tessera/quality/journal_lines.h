@@ -12,6 +12,8 @@
 namespace tessera::quality {
 
 std::string header_line(const EvaluationIdentity& identity);
+// Whether a file that begins with these bytes, and has no line end yet, may become a journal.
+bool may_begin_header(std::string_view bytes);
 std::string respondent_line(std::size_t plan, const RespondentInfo& respondent);
 std::string outcome_line(std::size_t plan, std::string_view task, const Outcome& outcome);
 std::string distances_line(std::size_t plan, std::string_view task, const PassageDistances& distances);

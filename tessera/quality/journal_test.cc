@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp is POSIX's.
+#include <sys/resource.h>
 
 #include <bit>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -192,6 +194,73 @@ TEST_F(JournalTest, NamesWhatIsNoJournal) {
   write("{\"tessera_evaluation_journal\":2,\"evaluation\":{}}\n");
   EXPECT_THAT(error(), HasSubstr("format 2; expected 1"));
   EXPECT_EQ(Journal::create(folder_ / "nowhere" / "j", kIdentity).error().code(), base::StatusCode::kUnavailable);
+}
+
+// Whatever --journal names by mistake stays as it is.
+TEST_F(JournalTest, LeavesAFileThatIsNoJournal) {
+  for (const char* const notes :
+       {"notes without a line end", "{\"questions\":[]}", "{\"tessera_evaluation\":1}", "\xff"}) {
+    write(notes);
+    EXPECT_THAT(error(), HasSubstr("journal: not the journal of an evaluation")) << notes;
+    EXPECT_EQ(text(), notes);
+  }
+  // An empty file, and a header that was cut off, have nothing to lose.
+  for (const char* const begun : {"", "{", "{\"tessera_evaluation_journal\":1,\"evalu"}) {
+    write(begun);
+    EXPECT_EQ(error(), "ok") << begun;
+    EXPECT_EQ(error(), "ok") << begun;
+  }
+  EXPECT_THAT(Journal::resume("/dev/null", kIdentity).error().message(),
+              HasSubstr("journal /dev/null: expected a file on a disk"));
+  EXPECT_FALSE(Journal::resume(folder_, kIdentity).has_value());
+}
+
+// Takes the place of a disk that is full: writes past this many bytes of a file fail.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(std::size_t bytes) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    handler_ = signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST_F(JournalTest, AFailedWriteLeavesWholeLinesAndEndsIt) {
+  {
+    const auto created = Journal::create(path_, kIdentity);
+    ASSERT_TRUE((*created)->add(0, "toy", outcome("a")).ok());
+  }
+  const std::string before = text();
+  {
+    const auto journal = Journal::resume(path_, kIdentity);
+    ASSERT_TRUE(journal.has_value()) << journal.error().message();
+    base::Status failed;
+    {
+      const FileSizeLimit limit(before.size() + 20);
+      failed = (*journal)->add(0, "toy", outcome("b"));
+    }
+    EXPECT_EQ(failed.code(), base::StatusCode::kUnavailable);
+    EXPECT_THAT(failed.message(), HasSubstr("journal: File too large"));
+    EXPECT_EQ(text(), before);
+    // There is room again, but a line in between would be missing.
+    EXPECT_EQ((*journal)->add(0, "toy", outcome("c")), failed);
+    EXPECT_EQ(text(), before);
+  }
+  const auto journal = Journal::resume(path_, kIdentity);
+  ASSERT_TRUE(journal.has_value()) << journal.error().message();
+  EXPECT_EQ((*journal)->found().outcomes.at({0, "toy"}).size(), 1u);
+  EXPECT_TRUE((*journal)->add(0, "toy", outcome("b")).ok());
 }
 
 TEST_F(JournalTest, HasOneWriterAndCanBeReplaced) {
