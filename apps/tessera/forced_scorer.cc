@@ -43,8 +43,9 @@ constexpr float kSameLogprob = 1e-3f;
 
 class ForcedScorer final : public quality::DistributionSource {
  public:
-  ForcedScorer(const PlanSpec& plan, std::shared_ptr<ShelvedModel> model)
+  ForcedScorer(const PlanSpec& plan, std::shared_ptr<ShelvedModel> model, const std::atomic<bool>* stop)
       : plan_(plan),
+        stop_(stop),
         model_(std::move(model)),
         gathering_(*model_->backend),
         transport_(kv_transfer::LoopbackOptions{}) {}
@@ -76,12 +77,28 @@ class ForcedScorer final : public quality::DistributionSource {
   const quality::RespondentInfo& info() const override { return info_; }
   std::int64_t vocab_size() const override { return model_->model->config().vocab_size; }
 
+  base::Status prepare(std::span<const Passage> passages) override {
+    TESSERA_RETURN_IF_ERROR(failure_);
+    if (!must_calibrate_) return {};
+    std::vector<Passage> first;
+    first.reserve(kCalibrationPassages);
+    for (const Passage& passage : passages) {
+      if (first.size() == kCalibrationPassages) break;
+      const base::Status status = check(passage);
+      if (status.code() == base::StatusCode::kOutOfRange) continue;
+      TESSERA_RETURN_IF_ERROR(status);
+      first.push_back(passage);
+    }
+    failure_ = calibrate(first);
+    return failure_;
+  }
+
   base::Status distributions(std::span<const Passage> passages, const quality::DistributionSink& sink) override {
     TESSERA_RETURN_IF_ERROR(failure_);
     for (const Passage& passage : passages) TESSERA_RETURN_IF_ERROR(check(passage));
-    if (must_calibrate_ && !passages.empty()) {
-      failure_ = calibrate(passages.first(std::min(kCalibrationPassages, passages.size())));
-      TESSERA_RETURN_IF_ERROR(failure_);
+    if (must_calibrate_) {
+      return base::internal_error(fmt::format(
+          "plan '{}': expected prepare() first, which measures the constants of its KV format", plan_.name));
     }
     for (std::size_t first = 0; first < passages.size(); first += kPassagesAtOnce) {
       const std::size_t count = std::min(kPassagesAtOnce, passages.size() - first);
@@ -264,6 +281,7 @@ class ForcedScorer final : public quality::DistributionSource {
   base::Status turn_until_finished() {
     base::Nanoseconds moved_at = clock_.now();
     while (unfinished_ > 0) {
+      if (stop_ != nullptr && *stop_) return {base::StatusCode::kCancelled, "interrupted"};
       bool moved = false;
       for (const TurnedEngine& turned : engines_) {
         moved |= turned.engine->loop().turn() == engine::Turn::kMoved;
@@ -323,6 +341,7 @@ class ForcedScorer final : public quality::DistributionSource {
   }
 
   const PlanSpec plan_;
+  const std::atomic<bool>* const stop_;
   const std::shared_ptr<ShelvedModel> model_;
   RoundingBackend gathering_;  // What the engines move pages with; only a prefill engine gathers.
   std::optional<KvRounder> rounder_;
@@ -345,13 +364,14 @@ class ForcedScorer final : public quality::DistributionSource {
 
 }  // namespace
 
-base::Result<std::unique_ptr<quality::DistributionSource>> make_forced_scorer(const PlanSpec& plan, ModelShelf* shelf) {
+base::Result<std::unique_ptr<quality::DistributionSource>> make_forced_scorer(const PlanSpec& plan, ModelShelf* shelf,
+                                                                              const std::atomic<bool>* stop) {
   TESSERA_CHECK(plan.is_own(), "a server elsewhere gives no full distributions");
   ModelShelf own_shelf;
   const std::string context = fmt::format("plan '{}'", plan.name);
   auto model = (shelf != nullptr ? *shelf : own_shelf).take(plan.model, plan.backend);
   if (!model.has_value()) return base::failure(model.error().with_context(context));
-  auto scorer = std::make_unique<ForcedScorer>(plan, std::move(*model));
+  auto scorer = std::make_unique<ForcedScorer>(plan, std::move(*model), stop);
   TESSERA_RETURN_IF_ERROR(scorer->start().with_context(context));
   return scorer;
 }

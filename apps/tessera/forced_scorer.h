@@ -5,6 +5,7 @@
 // distribution of the continuation's first token comes from the prefill plan, all others from the decode plan.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -19,6 +20,7 @@ namespace tessera::app {
 // the pool, whichever is smaller.
 inline constexpr std::int64_t kForcedPoolTokens = 32768;
 
+// How many passages the constants of a simulated KV format are measured of.
 inline constexpr std::size_t kCalibrationPassages = 16;
 
 // Engines for a plan of own engines, in this process and without threads of their own: the caller's thread turns them
@@ -28,20 +30,23 @@ inline constexpr std::size_t kCalibrationPassages = 16;
 //
 // A plan with a simulated KV format is a split plan of BF16 pools: what prompts' rows are when prefill reads them is
 // BF16, and rows are rounded as the format has it when pages are gathered for the handoff, and when the decode engine
-// writes its own. Constant scales are measured once, on the first kCalibrationPassages passages that the source is
-// given.
+// writes its own. Constant scales are measured by prepare(), on the first kCalibrationPassages passages that it is
+// given and that are not too long; such a plan gives no distributions before that.
 //
 // The model comes from the shelf and is shared by all sources of the same folder and backend options; without a shelf
 // it is loaded for this source alone. Sources that share a model are used from one thread.
 //
 // distributions(): out_of_range names a passage that is too long, invalid_argument one that is empty or has a token
-// outside of the vocabulary; nothing is computed then. Any other error is an engine's, and the source has ended: it
-// fails with the same status from then on.
+// outside of the vocabulary; nothing is computed then. cancelled: `stop` was set. That or any other error, an engine's,
+// ends the source: it fails with the same status from then on.
+//
+// Where `stop` becomes true, what is computed ends after the step that is under way; it outlives the source.
 //
 // Errors here: those of ModelShelf::take; invalid_argument: the backend does not support the plan's KV formats, they
 // cannot be handed over, or the model has none of what its simulated KV format is about; resource_exhausted: the pools
 // do not fit the memory, with the arithmetic.
 base::Result<std::unique_ptr<quality::DistributionSource>> make_forced_scorer(const PlanSpec& plan,
-                                                                              ModelShelf* shelf = nullptr);
+                                                                              ModelShelf* shelf = nullptr,
+                                                                              const std::atomic<bool>* stop = nullptr);
 
 }  // namespace tessera::app

@@ -15,16 +15,17 @@ namespace {
 
 class Comparison {
  public:
-  Comparison(std::span<DistributionSource* const> sources, std::span<const PassageToCompare> passages,
+  Comparison(std::span<DistributionSource* const> sources, std::span<const Passage> passages,
+             const WantedDistances& wanted,
              const std::function<base::Status(std::size_t, std::size_t, PassageDistances)>& sink)
       : sources_(sources),
         passages_(passages),
+        wanted_(wanted),
         sink_(sink),
         vocab_size_(static_cast<std::size_t>(sources.front()->vocab_size())) {}
 
   std::size_t row_bytes() const { return vocab_size_ * sizeof(float); }
 
-  // out_of_range: one of the block's is too long; nothing of the block has reached the sink then.
   base::Status compare(std::span<const std::size_t> block) {
     begins_.clear();
     std::size_t rows = 0;
@@ -32,8 +33,8 @@ class Comparison {
     asked.reserve(block.size());
     for (const std::size_t index : block) {
       begins_.push_back(rows);
-      rows += passages_[index].passage.continuation.size();
-      asked.push_back(passages_[index].passage);
+      rows += passages_[index].continuation.size();
+      asked.push_back(passages_[index]);
     }
     reference_.resize(rows * vocab_size_);
     std::size_t seen = 0;
@@ -43,16 +44,8 @@ class Comparison {
           ++seen;
         }));
     if (seen != rows) return missing(sources_[0], seen, rows);
-    std::vector<std::vector<PassageDistances>> results(sources_.size());
     for (std::size_t source = 1; source < sources_.size(); ++source) {
-      TESSERA_RETURN_IF_ERROR(measure(source, block, results[source]));
-    }
-    for (std::size_t source = 1; source < sources_.size(); ++source) {
-      std::size_t next = 0;
-      for (const std::size_t index : block) {
-        if (!passages_[index].wanted[source]) continue;
-        TESSERA_RETURN_IF_ERROR(sink_(index, source, std::move(results[source][next++])));
-      }
+      TESSERA_RETURN_IF_ERROR(measure(source, block));
     }
     return base::ok_status();
   }
@@ -67,21 +60,23 @@ class Comparison {
         fmt::format("{}: {} distributions came of {} positions", source->info().model, seen, rows));
   }
 
-  base::Status measure(std::size_t source, std::span<const std::size_t> block, std::vector<PassageDistances>& results) {
+  base::Status measure(std::size_t source, std::span<const std::size_t> block) {
+    std::vector<PassageDistances> results;
     std::vector<Passage> asked;
     std::vector<std::size_t> in_block;  // Of each that is asked.
     asked.reserve(block.size());
     in_block.reserve(block.size());
+    results.reserve(block.size());
     std::size_t rows = 0;
     for (std::size_t i = 0; i < block.size(); ++i) {
-      const PassageToCompare& one = passages_[block[i]];
-      if (!one.wanted[source]) continue;
-      asked.push_back(one.passage);
+      const Passage& one = passages_[block[i]];
+      if (!wanted_[block[i]][source]) continue;
+      asked.push_back(one);
       in_block.push_back(i);
-      rows += one.passage.continuation.size();
-      results.push_back({.question = one.passage.question,
-                         .cell = one.passage.cell,
-                         .positions = std::vector<PositionDistance>(one.passage.continuation.size())});
+      rows += one.continuation.size();
+      results.push_back({.question = one.question,
+                         .cell = one.cell,
+                         .positions = std::vector<PositionDistance>(one.continuation.size())});
     }
     if (asked.empty()) return base::ok_status();
     std::size_t seen = 0;
@@ -92,20 +87,34 @@ class Comparison {
                                 row(in_block[passage], position), logprobs);
           ++seen;
         }));
-    return seen == rows ? base::ok_status() : missing(sources_[source], seen, rows);
+    if (seen != rows) return missing(sources_[source], seen, rows);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      TESSERA_RETURN_IF_ERROR(sink_(block[in_block[i]], source, std::move(results[i])));
+    }
+    return base::ok_status();
   }
 
   const std::span<DistributionSource* const> sources_;
-  const std::span<const PassageToCompare> passages_;
+  const std::span<const Passage> passages_;
+  const WantedDistances& wanted_;
   const std::function<base::Status(std::size_t, std::size_t, PassageDistances)>& sink_;
   const std::size_t vocab_size_;
   std::vector<std::size_t> begins_;  // First row of each passage of the block.
   std::vector<float> reference_;     // [rows, vocab_size]
 };
 
+bool fits_all(const Passage& passage, std::span<DistributionSource* const> sources) {
+  const std::size_t tokens = passage.prompt.size() + passage.continuation.size();
+  return std::ranges::all_of(sources, [&](const DistributionSource* source) {
+    const std::int64_t most = source->info().context_tokens;
+    return most == 0 || tokens <= static_cast<std::size_t>(most);
+  });
+}
+
 }  // namespace
 
-base::Status compare_sources(std::span<DistributionSource* const> sources, std::span<const PassageToCompare> passages,
+base::Status compare_sources(std::span<DistributionSource* const> sources, std::span<const Passage> passages,
+                             const WantedDistances& wanted,
                              const std::function<base::Status(std::size_t, std::size_t, PassageDistances)>& sink,
                              const std::function<void(std::size_t)>& left_out, const std::atomic<bool>& stop) {
   for (const DistributionSource* source : sources) {
@@ -116,31 +125,32 @@ base::Status compare_sources(std::span<DistributionSource* const> sources, std::
                       sources[0]->info().model, sources[0]->vocab_size(), source->info().model, source->vocab_size()));
     }
   }
-  Comparison comparison(sources, passages, sink);
-  const std::size_t rows_max = static_cast<std::size_t>(kReferenceBytesMax) / comparison.row_bytes();
-  for (std::size_t first = 0; first < passages.size();) {
+  std::vector<std::size_t> left;  // To compare.
+  left.reserve(passages.size());
+  for (std::size_t i = 0; i < passages.size(); ++i) {
+    if (std::none_of(wanted[i].begin() + 1, wanted[i].end(), [](bool is) { return is; })) continue;
+    if (fits_all(passages[i], sources)) {
+      left.push_back(i);
+    } else {
+      left_out(i);
+    }
+  }
+  if (left.empty()) return base::ok_status();
+  for (DistributionSource* source : sources) {
     if (stop) return {base::StatusCode::kCancelled, "interrupted"};
-    std::vector<std::size_t> block;
-    block.reserve(kBlockPassagesMax);
-    std::size_t rows = 0;
-    for (; first < passages.size() && block.size() < kBlockPassagesMax; ++first) {
-      rows += passages[first].passage.continuation.size();
-      if (!block.empty() && rows > rows_max) break;
-      block.push_back(first);
+    TESSERA_RETURN_IF_ERROR(source->prepare(passages));
+  }
+  Comparison comparison(sources, passages, wanted, sink);
+  const std::size_t rows_max = static_cast<std::size_t>(kReferenceBytesMax) / comparison.row_bytes();
+  for (std::size_t first = 0; first < left.size();) {
+    if (stop) return {base::StatusCode::kCancelled, "interrupted"};
+    std::size_t count = 0;
+    for (std::size_t rows = 0; first + count < left.size() && count < kBlockPassagesMax; ++count) {
+      rows += passages[left[first + count]].continuation.size();
+      if (count > 0 && rows > rows_max) break;
     }
-    base::Status status = comparison.compare(block);
-    if (status.ok()) continue;
-    if (status.code() != base::StatusCode::kOutOfRange) return status;
-    // One of them is too long: the others have their turn one by one.
-    for (const std::size_t index : block) {
-      if (stop) return {base::StatusCode::kCancelled, "interrupted"};
-      base::Status alone = comparison.compare({&index, 1});
-      if (alone.code() == base::StatusCode::kOutOfRange) {
-        left_out(index);
-      } else if (!alone.ok()) {
-        return alone;
-      }
-    }
+    TESSERA_RETURN_IF_ERROR(comparison.compare(std::span(left).subspan(first, count)));
+    first += count;
   }
   return base::ok_status();
 }

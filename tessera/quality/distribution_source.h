@@ -28,10 +28,15 @@ using DistributionSink =
 class DistributionSource {
  public:
   virtual ~DistributionSource() = default;
+  // context_tokens: what a passage may have of tokens, prompt and continuation together; 0: any number.
   virtual const RespondentInfo& info() const = 0;
   virtual std::int64_t vocab_size() const = 0;
+  // Comes once, before distributions(), with all passages of the evaluation in their order, those too that need not be
+  // computed again: what is measured of them (constants of a format) is the same however often the evaluation was cut
+  // off. Passages that are too long are passed over.
+  virtual base::Status prepare(std::span<const Passage> /*passages*/) { return base::ok_status(); }
   // Calls `sink` for every position of every passage, each once, from this thread, in any order. out_of_range, naming
-  // the passage: one is too long for the engines. Not thread-safe.
+  // the passage: one is too long. cancelled: whoever made the source wants it to end. Not thread-safe.
   virtual base::Status distributions(std::span<const Passage> passages, const DistributionSink& sink) = 0;
 };
 

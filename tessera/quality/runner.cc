@@ -110,6 +110,11 @@ class Run {
     for (const PlanUnderTest& plan : plans_) {
       evaluation_.plans.push_back({.name = plan.name, .description = plan.description, .respondent = {}});
     }
+    if (journal_ != nullptr) {
+      for (const auto& [plan, respondent] : journal_->found().respondents) {
+        if (plan < plans_.size()) evaluation_.plans[plan].respondent = respondent;
+      }
+    }
     evaluation_.tasks.reserve(tasks_.size());
     for (const ChosenTask& chosen : tasks_) {
       TaskOutcomes outcomes;
@@ -159,11 +164,6 @@ class Run {
   }
 
   base::Status ask_plan(std::size_t plan) {
-    if (journal_ != nullptr) {
-      const auto& respondents = journal_->found().respondents;
-      const auto at = respondents.find(plan);
-      if (at != respondents.end()) evaluation_.plans[plan].respondent = at->second;
-    }
     if (!plans_[plan].start) {
       if (plan == 0) {
         return base::invalid_argument(plans_[plan].answers_nothing + "; expected the first plan to answer");
@@ -194,21 +194,35 @@ class Run {
     return needs_passages ? make_passages(*respondent) : base::ok_status();
   }
 
-  // A checkpoint that was changed meanwhile would mix two models' answers.
+  // A checkpoint that was changed meanwhile would mix two models' answers, be it of one plan or of two that are
+  // compared.
   base::Status meet(std::size_t plan, const RespondentInfo& now) {
+    for (std::size_t other = 0; other < plans_.size(); ++other) {
+      const std::string& theirs = evaluation_.plans[other].respondent.digest;
+      if (other == plan || plans_[plan].checkpoint.empty() || plans_[other].checkpoint != plans_[plan].checkpoint ||
+          theirs.empty() || now.digest.empty() || theirs == now.digest) {
+        continue;
+      }
+      return base::invalid_argument(
+          fmt::format("the checkpoint in {} has digest {}, and had {} when plan '{}' was evaluated: expected the same "
+                      "for both",
+                      plans_[plan].checkpoint, now.digest, theirs, plans_[other].name));
+    }
     RespondentInfo& before = evaluation_.plans[plan].respondent;
     if (before.model.empty()) {
       before = now;
       return journal_ == nullptr ? base::ok_status() : journal_->add(plan, now);
     }
-    const auto same = [&](std::string_view what, std::string_view then, std::string_view is) {
+    const auto same = [](std::string_view what, const auto& then, const auto& is) {
       if (then == is) return base::ok_status();
       return base::invalid_argument(
           fmt::format("the journal is of {} '{}' and there is '{}' now: expected the same", what, then, is));
     };
     TESSERA_RETURN_IF_ERROR(same("the model", before.model, now.model));
     TESSERA_RETURN_IF_ERROR(same("the precision", before.precision, now.precision));
-    return same("the checkpoint digest", before.digest, now.digest);
+    TESSERA_RETURN_IF_ERROR(same("the checkpoint digest", before.digest, now.digest));
+    // Which questions fit, and how long texts are cut, depend on it.
+    return same("the context, in tokens,", before.context_tokens, now.context_tokens);
   }
 
   // Whether the server gives scores at all, before hundreds of other questions are asked.
@@ -249,7 +263,6 @@ class Run {
 
   // What the reference was asked, with the right answers, as tokens.
   base::Status make_passages(Respondent& respondent) {
-    passages_.resize(tasks_.size());
     for (std::size_t task = 0; task < tasks_.size(); ++task) {
       const ChosenTask& chosen = tasks_[task];
       const std::vector<Outcome>& outcomes = evaluation_.tasks[task].by_plan[0];
@@ -273,7 +286,9 @@ class Run {
       };
       TESSERA_RETURN_IF_ERROR(for_all(made.size(), options_.concurrency, stop_, make));
       for (std::optional<Passage>& passage : made) {
-        if (passage.has_value()) passages_[task].push_back(std::move(*passage));
+        if (!passage.has_value()) continue;
+        passages_.push_back(std::move(*passage));
+        passage_tasks_.push_back(task);
       }
     }
     return base::ok_status();
@@ -291,9 +306,6 @@ class Run {
     }
     // By task and source, what is known and what comes.
     std::vector<std::vector<std::map<std::string, PassageDistances>>> known(tasks_.size());
-    std::vector<PassageToCompare> wanted;
-    std::vector<std::size_t> task_of;
-    std::size_t total = 0;
     for (std::size_t task = 0; task < tasks_.size(); ++task) {
       known[task].resize(compared.size());
       for (std::size_t source = 1; source < compared.size() && journal_ != nullptr; ++source) {
@@ -301,21 +313,21 @@ class Run {
         const auto at = found.find({compared[source], tasks_[task].task->info().name});
         if (at != found.end()) known[task][source] = at->second;
       }
-      total += passages_[task].size();
-      for (Passage& passage : passages_[task]) {
-        std::vector<bool> of(compared.size(), false);
-        bool any = false;
-        for (std::size_t source = 1; source < compared.size(); ++source) {
-          of[source] = !known[task][source].contains(passage.question);
-          any = any || of[source];
-        }
-        if (!any) continue;
-        wanted.push_back({passage, std::move(of)});
-        task_of.push_back(task);
-      }
     }
-    watcher_.comparing(total, total - wanted.size());
-    if (!wanted.empty()) {
+    WantedDistances wanted;
+    std::vector<std::size_t> waiting;  // By passage, how many sources' distances are to come.
+    wanted.reserve(passages_.size());
+    waiting.reserve(passages_.size());
+    for (std::size_t i = 0; i < passages_.size(); ++i) {
+      std::vector<bool>& of = wanted.emplace_back(compared.size(), false);
+      for (std::size_t source = 1; source < compared.size(); ++source) {
+        of[source] = !known[passage_tasks_[i]][source].contains(passages_[i].question);
+      }
+      waiting.push_back(static_cast<std::size_t>(std::ranges::count(of, true)));
+    }
+    const auto complete = static_cast<std::size_t>(std::ranges::count(waiting, std::size_t{0}));
+    watcher_.comparing(passages_.size(), complete);
+    if (complete < passages_.size()) {
       std::vector<std::unique_ptr<DistributionSource>> sources;
       std::vector<DistributionSource*> pointers;
       sources.reserve(compared.size());
@@ -324,16 +336,15 @@ class Run {
         base::Result<std::unique_ptr<DistributionSource>> source = plans_[plan].open_distributions();
         if (!source.has_value()) return named(plan, source.error());
         TESSERA_RETURN_IF_ERROR(check_digest(plan, (*source)->info()));
-        if (!plans_[plan].start) TESSERA_RETURN_IF_ERROR(meet(plan, (*source)->info()));
+        if (!plans_[plan].start) {
+          const base::Status met = meet(plan, (*source)->info());
+          if (!met.ok()) return named(plan, met);
+        }
         pointers.push_back(source->get());
         sources.push_back(std::move(*source));
       }
-      std::vector<std::size_t> waiting(wanted.size(), 0);
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        waiting[i] = static_cast<std::size_t>(std::ranges::count(wanted[i].wanted, true));
-      }
       const auto take = [&](std::size_t passage, std::size_t source, PassageDistances distances) -> base::Status {
-        const std::size_t task = task_of[passage];
+        const std::size_t task = passage_tasks_[passage];
         if (journal_ != nullptr) {
           TESSERA_RETURN_IF_ERROR(journal_->add(compared[source], tasks_[task].task->info().name, distances));
         }
@@ -343,15 +354,16 @@ class Run {
         return base::ok_status();
       };
       TESSERA_RETURN_IF_ERROR(
-          compare_sources(pointers, wanted, take, [&](std::size_t) { watcher_.compared(); }, stop_));
+          compare_sources(pointers, passages_, wanted, take, [&](std::size_t) { watcher_.compared(); }, stop_));
     }
     watcher_.done();
     for (std::size_t task = 0; task < tasks_.size(); ++task) {
       for (std::size_t source = 1; source < compared.size(); ++source) {
         TaskDistances distances{.task = tasks_[task].task->info().name, .plan = compared[source], .passages = {}};
-        distances.passages.reserve(passages_[task].size());
-        for (const Passage& passage : passages_[task]) {
-          const auto at = known[task][source].find(passage.question);
+        distances.passages.reserve(known[task][source].size());
+        for (std::size_t i = 0; i < passages_.size(); ++i) {
+          if (passage_tasks_[i] != task) continue;
+          const auto at = known[task][source].find(passages_[i].question);
           if (at != known[task][source].end()) distances.passages.push_back(std::move(at->second));
         }
         if (!distances.passages.empty()) evaluation_.distances.push_back(std::move(distances));
@@ -376,7 +388,8 @@ class Run {
   RunWatcher& watcher_;
   std::atomic<bool>& stop_;
   Evaluation evaluation_;
-  std::vector<std::vector<Passage>> passages_;  // By task.
+  std::vector<Passage> passages_;           // Of all tasks, in their order.
+  std::vector<std::size_t> passage_tasks_;  // Of each.
 };
 
 }  // namespace

@@ -31,6 +31,8 @@ struct PlanUnderTest {
   // Empty for a plan that has none: a server elsewhere does not give whole distributions.
   std::function<base::Result<std::unique_ptr<DistributionSource>>()> open_distributions = {};
   std::string answers_nothing = {};  // Why `start` is empty.
+  // Where its weights come from; plans with the same must have the same digest. Empty: not known.
+  std::string checkpoint = {};
 };
 
 struct RunOptions {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -281,6 +282,25 @@ TEST(ForcedScorerErrors, NameThePassage) {
   // The longest that fits; and wrong questions end nothing.
   EXPECT_TRUE(ask_for({"full", "", tokens(100), tokens(28)}).ok());
   EXPECT_EQ(calls, 1 + 28);
+}
+
+TEST(ForcedScorerErrors, EndsWithinAStepWhenItIsToldTo) {
+  test_support::TemporaryFolder folder("forced_scorer");
+  ASSERT_TRUE(test_support::write_tiny_llama(folder.path(), {.max_position_embeddings = 128}).ok());
+  std::atomic<bool> stop = false;
+  PlanSpec plan = unified(folder.path().string());
+  plan.batch = 1;
+  auto source = app::make_forced_scorer(plan, nullptr, &stop);
+  ASSERT_TRUE(source.has_value()) << source.error().to_string();
+  const std::vector<Passage> passages(3, {"q", "", {1, 2, 3}, {4, 5}});
+  std::int64_t calls = 0;
+  const base::Status status = (*source)->distributions(passages, [&](auto...) {
+    ++calls;
+    stop = true;
+  });
+  EXPECT_EQ(status.code(), base::StatusCode::kCancelled) << status.to_string();
+  EXPECT_GE(calls, 1);
+  EXPECT_LT(calls, 6);
 }
 
 TEST(ForcedScorerErrors, NameThePlan) {

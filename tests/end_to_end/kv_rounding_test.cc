@@ -150,6 +150,7 @@ Distributions ask(const PlanSpec& plan, const std::vector<quality::Passage>& pas
   auto source = app::make_forced_scorer(plan, &shelf);
   EXPECT_TRUE(source.has_value()) << source.error().to_string();
   if (!source.has_value()) return all;
+  EXPECT_TRUE((*source)->prepare(passages).ok());
   for (const quality::Passage& passage : passages) all.emplace_back(passage.continuation.size());
   const base::Status status = (*source)->distributions(
       passages, [&](std::size_t passage, std::size_t position, std::span<const float> logprobs) {
@@ -240,6 +241,40 @@ TEST(SimulatedKv, FormatsDifferAndTouchDecodeOnly) {
   }
   // A model that is shared with a simulation is left as it was.
   EXPECT_EQ(ask(plan_of(kPocket, std::nullopt, ops::KvFormat::kBF16), passages, shelf), bf16);
+}
+
+// What an evaluation that goes on asks for is a part of its passages, and all are what constants are measured of.
+TEST(SimulatedKv, ConstantsAreThoseOfTheFirstPassagesWhateverIsAskedFor) {
+  app::ModelShelf shelf;
+  const test_support::TemporaryFolder folder("kv_rounding");
+  ASSERT_TRUE(test_support::write_tiny_llama(folder.path(), {.max_position_embeddings = 128}).ok());
+  const std::string dir = folder.path().string();
+  std::vector<quality::Passage> passages = make_passages(256, app::kCalibrationPassages + 1, 20, 4);
+  const PlanSpec plan = simulated(dir, KvRounding::kPerTensor);
+  const Distributions all = ask(plan, passages, shelf);
+  const auto last_alone = [&](std::span<const quality::Passage> prepared) {
+    auto source = app::make_forced_scorer(plan, &shelf);
+    EXPECT_TRUE(source.has_value()) << source.error().to_string();
+    EXPECT_TRUE((*source)->prepare(prepared).ok());
+    std::vector<Distribution> last(passages.back().continuation.size());
+    const base::Status status = (*source)->distributions(
+        std::span(passages).last(1), [&](std::size_t, std::size_t position, std::span<const float> logprobs) {
+          last.at(position).assign(logprobs.begin(), logprobs.end());
+        });
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return last;
+  };
+  EXPECT_EQ(last_alone(passages), all.back());
+  EXPECT_NE(last_alone(std::span(passages).last(1)), all.back()) << "the constants do not matter here";
+  // One that fits no engine is passed over.
+  std::vector<quality::Passage> with_long = make_passages(256, 1, 200, 1);
+  with_long.insert(with_long.end(), passages.begin(), passages.end());
+  EXPECT_EQ(last_alone(with_long), all.back());
+
+  auto unprepared = app::make_forced_scorer(plan, &shelf);
+  ASSERT_TRUE(unprepared.has_value());
+  EXPECT_NE((*unprepared)->distributions(passages, [](auto...) {}).message().find("expected prepare() first"),
+            std::string::npos);
 }
 
 TEST(SimulatedKv, IsAKeyOfAPlan) {
