@@ -16,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "terminal_text.h"
+
 namespace tessera::app {
 
 namespace net = boost::asio;
@@ -108,23 +110,19 @@ struct HttpClient::Attempt {
 HttpClient::HttpClient(Options options, const std::atomic<bool>& stop) : options_(std::move(options)), stop_(stop) {}
 HttpClient::~HttpClient() = default;
 
+std::unique_ptr<HttpClient::Connection> HttpClient::take_idle() {
+  const std::lock_guard lock(taking_);
+  if (idle_.empty()) return nullptr;
+  std::unique_ptr<Connection> connection = std::move(idle_.back());
+  idle_.pop_back();
+  return connection;
+}
+
 HttpClient::Attempt HttpClient::attempt(std::string_view method, std::string_view path, const std::string& body) {
-  std::unique_ptr<Connection> connection;
-  {
-    const std::lock_guard lock(taking_);
-    if (!idle_.empty()) {
-      connection = std::move(idle_.back());
-      idle_.pop_back();
-    }
-  }
   const auto failed = [](base::Status status) {
     const bool again = status.code() == base::StatusCode::kUnavailable;
     return Attempt{.reply = base::failure(std::move(status)), .again = again};
   };
-  if (connection == nullptr) {
-    connection = std::make_unique<Connection>(options_, stop_);
-    if (base::Status status = connection->open(); !status.ok()) return failed(std::move(status));
-  }
   http::request<http::string_body> request(method == "GET" ? http::verb::get : http::verb::post,
                                            boost::beast::string_view(path.data(), path.size()), 11);
   request.set(http::field::host, fmt::format("{}:{}", options_.server.host, options_.server.port));
@@ -132,11 +130,29 @@ HttpClient::Attempt HttpClient::attempt(std::string_view method, std::string_vie
   if (!options_.server.api_key.empty()) request.set(http::field::authorization, "Bearer " + options_.server.api_key);
   request.body() = body;
   request.prepare_payload();
-  http::response_parser<http::string_body> parser;
-  if (base::Status status = connection->exchange(request, parser); !status.ok()) return failed(std::move(status));
-  Attempt done{.reply = HttpReply{static_cast<int>(parser.get().result_int()), std::move(parser.get().body())}};
+  std::optional<http::response_parser<http::string_body>> parser(std::in_place);
+  base::Status status;
+  std::unique_ptr<Connection> connection = take_idle();
+  if (connection != nullptr) {
+    status = connection->exchange(request, *parser);
+    if (status.code() == base::StatusCode::kUnavailable) {
+      // The others are as old.
+      const std::lock_guard lock(taking_);
+      idle_.clear();
+      connection.reset();
+      parser.emplace();
+    }
+  }
+  if (connection == nullptr) {
+    connection = std::make_unique<Connection>(options_, stop_);
+    status = connection->open();
+    if (status.ok()) status = connection->exchange(request, *parser);
+  }
+  if (!status.ok()) return failed(std::move(status));
+  http::response<http::string_body>& answer = parser->get();
+  Attempt done{.reply = HttpReply{static_cast<int>(answer.result_int()), std::move(answer.body())}};
   done.again = done.reply->status == 429 || done.reply->status == 503;
-  if (const auto after = parser.get().find(http::field::retry_after); after != parser.get().end()) {
+  if (const auto after = answer.find(http::field::retry_after); after != answer.end()) {
     const auto text = after->value();
     std::int64_t seconds = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -169,7 +185,8 @@ base::Result<HttpReply> HttpClient::request(std::string_view method, std::string
     if (!done.again && done.reply.error().code() == base::StatusCode::kCancelled) return std::move(done.reply);
     if (!done.again || made >= options_.attempts_max) {
       const base::Status why = done.reply.has_value()
-                                   ? base::unavailable(fmt::format("{}: {}", done.reply->status, done.reply->body))
+                                   ? base::unavailable(fmt::format("{}: {}", done.reply->status,
+                                                                   shown_line(done.reply->body, kShownReplyBytes)))
                                    : done.reply.error();
       return base::failure(why.with_context(
           fmt::format("{} {} at {}:{}, {} times", method, path, options_.server.host, options_.server.port, made)));

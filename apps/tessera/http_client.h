@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,12 +22,17 @@ struct HttpReply {
   std::string body;
 };
 
+// Of what a server says, so much is shown in an error.
+inline constexpr std::size_t kShownReplyBytes = 600;
+
 class HttpClient {
  public:
   struct Options {
     ServerAddress server;
     std::chrono::milliseconds timeout{600'000};  // Of one answer, from the connection on.
     // How often a request is sent at most: 429, 503 and a broken connection are answered by waiting and asking again.
+    // A connection that was used before and is found broken counts for nothing: servers close those that were idle for
+    // long, and the request goes to a new one at once.
     int attempts_max = 8;
     std::chrono::milliseconds first_wait{250};  // Doubles with each attempt, up to wait_max; Retry-After lengthens it.
     std::chrono::milliseconds wait_max{8'000};
@@ -49,6 +55,7 @@ class HttpClient {
   struct Attempt;
 
   base::Result<HttpReply> request(std::string_view method, std::string_view path, const std::string& body);
+  std::unique_ptr<Connection> take_idle();
   Attempt attempt(std::string_view method, std::string_view path, const std::string& body);
   base::Status wait(std::chrono::milliseconds time) const;
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "terminal_text.h"
 #include "tessera/base/logging.h"
 
 namespace tessera::app {
@@ -17,8 +18,6 @@ using quality::TokenId;
 using quality::TokenScore;
 
 namespace {
-
-constexpr std::size_t kShownErrorBytes = 600;
 
 json::string_view view(std::string_view text) { return {text.data(), text.size()}; }
 std::string_view view(const json::string& text) { return {text.data(), text.size()}; }
@@ -40,6 +39,16 @@ base::Status unexpected(std::string_view path, std::string_view what) {
   return base::unimplemented(fmt::format("{}: the server's answer has no {}", path, what));
 }
 
+// An answer that says something else than the API has is nobody's wrong answer.
+base::Status malformed(std::string_view path, std::string_view field, std::string_view expected,
+                       const json::value* value) {
+  return base::data_loss(fmt::format(
+      "{}: the server's answer has {} in '{}': expected {}", path,
+      value == nullptr ? "nothing" : shown_line(json::serialize(*value), kShownReplyBytes), field, expected));
+}
+
+bool is_absent(const json::value* value) { return value == nullptr || value->is_null(); }
+
 // What the server says in an error, whose form is OpenAI's, or flat as some have it, or no JSON at all.
 base::Status refusal(std::string_view path, const HttpReply& reply) {
   boost::system::error_code error;
@@ -48,8 +57,7 @@ base::Status refusal(std::string_view path, const HttpReply& reply) {
   if (object == nullptr && !error) object = &body;
   std::string message = text_of(member(object, "message"));
   if (message.empty()) message = reply.body;
-  message.resize(std::min(message.size(), kShownErrorBytes));
-  const std::string what = fmt::format("{}: {}: {}", path, reply.status, message);
+  const std::string what = fmt::format("{}: {}: {}", path, reply.status, shown_line(message, kShownReplyBytes));
   const bool too_long = text_of(member(object, "code")) == "context_length_exceeded" ||
                         (reply.status == 400 && message.find("context length") != std::string::npos);
   if (too_long) return base::out_of_range(what);
@@ -123,18 +131,43 @@ base::Result<json::object> conversation(const std::string& model, const quality:
   return body;
 }
 
-std::vector<quality::ToolCall> calls_of(const json::value* message) {
+base::Result<std::vector<quality::ToolCall>> calls_of(const json::value* message) {
   std::vector<quality::ToolCall> calls;
   const json::value* array = member(message, "tool_calls");
-  if (array == nullptr || !array->is_array()) return calls;
+  if (is_absent(array)) return calls;
+  if (!array->is_array()) return base::failure(malformed(kChatPath, "tool_calls", "a list", array));
   calls.reserve(array->get_array().size());
   for (const json::value& call : array->get_array()) {
     const json::value* function = member(&call, "function");
+    for (const std::string_view field : {"name", "arguments"}) {
+      const json::value* value = member(function, field);
+      if (value == nullptr || !value->is_string()) {
+        return base::failure(malformed(kChatPath, fmt::format("tool_calls.function.{}", field), "a text", value));
+      }
+    }
     calls.push_back({.id = text_of(member(&call, "id")),
                      .name = text_of(member(function, "name")),
                      .arguments = text_of(member(function, "arguments"))});
   }
   return calls;
+}
+
+// A text, or null, or nothing.
+base::Result<std::string> optional_text(const json::value* message, std::string_view field) {
+  const json::value* value = member(message, field);
+  if (is_absent(value)) return std::string();
+  if (!value->is_string()) return base::failure(malformed(kChatPath, field, "a text or null", value));
+  return text_of(value);
+}
+
+// Whether the answer ended because max_tokens did.
+base::Result<bool> is_cut_off(std::string_view path, const json::value* choice) {
+  const json::value* reason = member(choice, "finish_reason");
+  const std::string text = text_of(reason);
+  // Whatever else it is (a filter, an abort), it did not end by itself.
+  if (text == "stop" || text == "tool_calls") return false;
+  if (text == "length") return true;
+  return base::failure(malformed(path, "finish_reason", "stop, length or tool_calls", reason));
 }
 
 }  // namespace
@@ -164,7 +197,9 @@ base::Status HttpRespondent::read_models(const std::string& wanted) {
     names += fmt::format("{}'{}'", names.empty() ? "" : ", ", name);
     if (name == wanted || (wanted.empty() && models->get_array().size() == 1)) chosen = &model;
   }
+  if (models->get_array().empty()) return base::not_found("the server has no models: expected one at least");
   if (chosen == nullptr) {
+    names = shown_line(names, kShownReplyBytes);
     return base::not_found(wanted.empty() ? fmt::format("the server has several models, {}: expected model=NAME", names)
                                           : fmt::format("the server has no model '{}'; it has {}", wanted, names));
   }
@@ -194,12 +229,19 @@ base::Result<Answer> HttpRespondent::chat(const quality::ChatQuestion& question)
   const json::value* choice = front(member(&reply, "choices"));
   const json::value* message = member(choice, "message");
   if (message == nullptr) return base::failure(unexpected(kChatPath, "message"));
+  if (!message->is_object()) return base::failure(malformed(kChatPath, "message", "an object", message));
   Answer answer;
-  answer.text = text_of(member(message, "content"));
-  answer.reasoning = text_of(member(message, "reasoning_content"));
-  if (answer.reasoning.empty()) answer.reasoning = text_of(member(message, "reasoning"));
-  answer.calls = calls_of(message);
-  answer.cut_off = text_of(member(choice, "finish_reason")) == "length";
+  TESSERA_ASSIGN_OR_RETURN(answer.text, optional_text(message, "content"));
+  TESSERA_ASSIGN_OR_RETURN(answer.reasoning, optional_text(message, "reasoning_content"));
+  if (answer.reasoning.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(answer.reasoning, optional_text(message, "reasoning"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(answer.calls, calls_of(message));
+  // Some servers leave it out beside calls; without them it is what was asked for.
+  if (member(message, "content") == nullptr && answer.calls.empty()) {
+    return base::failure(malformed(kChatPath, "content", "a text or null", nullptr));
+  }
+  TESSERA_ASSIGN_OR_RETURN(answer.cut_off, is_cut_off(kChatPath, choice));
   return answer;
 }
 
@@ -217,7 +259,7 @@ base::Result<Answer> HttpRespondent::complete(const quality::CompletionQuestion&
   if (text == nullptr || !text->is_string()) return base::failure(unexpected(kCompletionPath, "text"));
   Answer answer;
   answer.text = text_of(text);
-  answer.cut_off = text_of(member(choice, "finish_reason")) == "length";
+  TESSERA_ASSIGN_OR_RETURN(answer.cut_off, is_cut_off(kCompletionPath, choice));
   return answer;
 }
 

@@ -21,7 +21,8 @@ struct RespondentOptions {
 
 // Texts come from /v1/chat/completions and /v1/completions, tokens from /tokenize, scores from /v1/completions with
 // echo and logprobs, as tessera, vLLM and SGLang have them. A server that lacks one of these can still be asked what
-// needs only the others.
+// needs only the others. data_loss: an answer is not what the API has (no JSON, content that is no text, arguments that
+// are no text, another finish_reason than stop, length and tool_calls), and not taken for the model's.
 class HttpRespondent : public quality::Respondent {
  public:
   // Asks the server for its models. not_found: it has no model of that name, or several and none was named. `stop`

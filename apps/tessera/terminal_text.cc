@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tessera/text/utf8.h"
+
 namespace tessera::app {
 
 namespace {
@@ -31,6 +33,15 @@ std::string terminal_text(std::string_view text, Lines lines) {
     }
   }
   return out;
+}
+
+std::string shown_line(std::string_view bytes, std::size_t bytes_max) {
+  const std::string_view kept = bytes.substr(0, text::utf8_prefix_within(bytes, bytes_max));
+  std::string whole;
+  text::Utf8Assembler assembler;
+  assembler.push(kept, whole);
+  assembler.flush(whole);
+  return terminal_text(whole, Lines::kOne) + (kept.size() < bytes.size() ? " [...]" : "");
 }
 
 }  // namespace tessera::app

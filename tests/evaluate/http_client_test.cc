@@ -53,8 +53,23 @@ TEST_F(HttpClientTest, AsksAgainWhereTheServerIsBusyOrGone) {
   const auto reply = client.post("/x", "{}");
   ASSERT_TRUE(reply.has_value()) << reply.error().message();
   EXPECT_EQ(reply->body, "now");
-  EXPECT_EQ(client.retries(), 3);
+  // The connection that broke had been used before, which says nothing of the server.
+  EXPECT_EQ(client.retries(), 2);
   EXPECT_EQ(server.requests().size(), 4u);
+}
+
+TEST_F(HttpClientTest, AConnectionThatTheServerHasClosedMeanwhileCountsForNothing) {
+  CannedServer server({http_reply(200, "one"), "", http_reply(200, "two")});
+  HttpClient::Options once = options(server);
+  once.attempts_max = 1;
+  once.first_wait = std::chrono::seconds(60);
+  HttpClient client(once, stop_);
+  EXPECT_EQ(client.get("/x")->body, "one");
+  const auto second = client.get("/x");
+  ASSERT_TRUE(second.has_value()) << second.error().message();
+  EXPECT_EQ(second->body, "two");
+  EXPECT_EQ(client.retries(), 0);
+  EXPECT_EQ(server.connections(), 2u);
 }
 
 TEST_F(HttpClientTest, WaitsAsLongAsItIsTold) {

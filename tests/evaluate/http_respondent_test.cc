@@ -1,5 +1,6 @@
 #include "http_respondent.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,9 +68,13 @@ TEST_F(ForeignServerTest, FindsItsModel) {
   EXPECT_EQ(connect({}, "", two), nullptr);
   EXPECT_EQ(error_.message(), "the server has several models, 'a', 'b': expected model=NAME");
   EXPECT_NE(connect({}, "b", two), nullptr);
-  for (const char* const bad : {"no JSON", "[]", R"({"data":7})", R"({"data":[{"name":"x"}]})", R"({"data":[]})"}) {
+  for (const char* const bad : {"no JSON", "[]", R"({"data":7})", R"({"data":[{"name":"x"}]})"}) {
     EXPECT_EQ(connect({}, "", bad), nullptr) << bad;
   }
+  EXPECT_EQ(connect({}, "", R"({"data":[]})"), nullptr);
+  EXPECT_EQ(error_.message(), "the server has no models: expected one at least");
+  EXPECT_EQ(connect({}, "b", R"({"data":[{"id":"a\u001b[2J"}]})"), nullptr);
+  EXPECT_EQ(error_.message(), "the server has no model 'b'; it has 'a\\u001b[2J'");
 }
 
 TEST_F(ForeignServerTest, AsksAndReadsChats) {
@@ -109,6 +114,64 @@ TEST_F(ForeignServerTest, AsksAndReadsCompletions) {
   EXPECT_FALSE(answer->cut_off);
   EXPECT_EQ(sent(), json::parse(R"({"model":"some/model","prompt":"2 + 2 =","max_tokens":5,"temperature":0,
                                     "stop":["\n","Q:"]})"));
+}
+
+// What is no answer by the API's rules must not become a model's wrong answer.
+TEST_F(ForeignServerTest, RefusesChatsThatAreNotWhatTheApiHas) {
+  const auto chat = [&](const std::string& choice) {
+    return connect({http_reply(200, R"({"choices":[{)" + choice + "}]}")})->chat(question("x"));
+  };
+  const auto message_of = [](const std::string& fields, const char* reason = "stop") {
+    return fmt::format(R"("finish_reason":"{}","message":{{"role":"assistant",{}}})", reason, fields);
+  };
+  const auto calls = [](const char* function) {
+    return fmt::format(R"("content":null,"tool_calls":[{{"id":"c","type":"function","function":{}}}])", function);
+  };
+  for (const auto& [choice, what] : std::initializer_list<std::pair<std::string, const char*>>{
+           {R"("finish_reason":"stop","message":"four")", R"("four" in 'message': expected an object)"},
+           {message_of(R"("content":[{"type":"text","text":"four"}])"), "in 'content': expected a text or null"},
+           {message_of(R"("content":4)"), "4 in 'content': expected a text or null"},
+           {message_of(R"("refusal":null)"), "nothing in 'content'"},
+           {message_of(R"("content":"","reasoning_content":[])"), "[] in 'reasoning_content'"},
+           {message_of(R"("content":"","reasoning":{})"), "{} in 'reasoning'"},
+           {message_of(R"("content":null,"tool_calls":{"name":"f"})"), "in 'tool_calls': expected a list"},
+           {message_of(R"("content":null,"tool_calls":["f"])"), "nothing in 'tool_calls.function.name'"},
+           {message_of(calls(R"({"name":"f","arguments":{"a":1}})")),
+            R"({"a":1} in 'tool_calls.function.arguments': expected a text)"},
+           {message_of(calls(R"({"arguments":"{}"})")), "nothing in 'tool_calls.function.name': expected a text"},
+           {message_of(R"("content":"four")", "content_filter"),
+            R"("content_filter" in 'finish_reason': expected stop, length or tool_calls)"},
+           {R"("finish_reason":null,"message":{"content":"four"})", "null in 'finish_reason'"},
+           {R"("message":{"content":"four"})", "nothing in 'finish_reason'"}}) {
+    const auto answer = chat(choice);
+    ASSERT_FALSE(answer.has_value()) << choice;
+    EXPECT_EQ(answer.error().code(), base::StatusCode::kDataLoss) << choice;
+    EXPECT_THAT(answer.error().message(), HasSubstr(what));
+    EXPECT_THAT(answer.error().message(), HasSubstr("/v1/chat/completions: the server's answer has "));
+  }
+  EXPECT_TRUE(chat(message_of(R"("content":null)")).has_value());
+  const auto called = chat(message_of(
+      R"("tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}])", "tool_calls"));
+  ASSERT_TRUE(called.has_value()) << called.error().message();
+  EXPECT_FALSE(called->cut_off);
+  const auto completion = connect({http_reply(200, R"({"choices":[{"text":"four","finish_reason":"abort"}]})")})
+                              ->complete({.prompt = "x", .max_tokens = 5});
+  ASSERT_FALSE(completion.has_value());
+  EXPECT_THAT(completion.error().message(), HasSubstr(R"(/v1/completions: the server's answer has "abort")"));
+}
+
+// What a server says is shown in a terminal, and may be anything.
+TEST_F(ForeignServerTest, ShowsErrorsCutAndClean) {
+  const std::string page = "<html>\n\x1b[2J\xff" + std::string(5000, 'x');
+  for (const int status : {429, 500}) {
+    const std::string message = connect({http_reply(status, page)})->chat(question("x")).error().message();
+    EXPECT_THAT(message, HasSubstr(fmt::format("{}: <html>\\n\\u001b[2J\xEF\xBF\xBDxxx", status)));
+    EXPECT_TRUE(message.ends_with("xxx [...]")) << message;
+    EXPECT_LT(message.size(), 800u);
+  }
+  // What tells a question that is too long from others may stand behind what is shown.
+  const std::string late = R"({"error":{"message":")" + std::string(700, 'x') + R"( context length"}})";
+  EXPECT_EQ(connect({http_reply(400, late)})->chat(question("x")).error().code(), base::StatusCode::kOutOfRange);
 }
 
 TEST_F(ForeignServerTest, ReadsTokens) {
