@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "distance_plans.h"
 #include "evaluate_plans.h"
 #include "evaluate_progress.h"
 #include "forced_scorer.h"
@@ -27,7 +28,6 @@
 #include "own_engines.h"
 #include "signals.h"
 #include "tessera/base/logging.h"
-#include "tessera/models/config.h"
 #include "tessera/quality/analysis.h"
 #include "tessera/quality/report.h"
 #include "tessera/quality/runner.h"
@@ -106,48 +106,15 @@ base::Result<std::vector<std::unique_ptr<quality::Task>>> read_tasks(const Evalu
   return tasks;
 }
 
-// Whether distributions are compared: as was asked, or wherever they can be.
-base::Result<bool> wants_distances(const EvaluateOptions& options, const std::vector<PlanSpec>& plans) {
-  for (const PlanSpec& plan : plans) {
-    if (!plan.kv_rounding.has_value() || (&plan != plans.data() && options.distances != false)) continue;
-    return base::failure(base::invalid_argument(fmt::format(
-        "plan '{}': a simulated KV format has distances and no answers: expected another plan before it, and no "
-        "--no-distances",
-        plan.name)));
-  }
-  if (options.distances == false) return false;
-  std::string obstacle;
-  std::vector<const PlanSpec*> own;
-  own.reserve(plans.size());
-  for (const PlanSpec& plan : plans) {
-    if (plan.is_own()) own.push_back(&plan);
-  }
-  if (own.size() < 2 || !plans.front().is_own()) {
-    obstacle = "the first plan and another must be engines of this command: a server does not give whole distributions";
-  }
-  std::int64_t vocab_size = 0;
-  for (const PlanSpec* plan : own) {
-    TESSERA_ASSIGN_OR_RETURN(const models::ModelConfig config, models::read_config(plan->model));
-    if (obstacle.empty() && plan != own.front() && config.vocab_size != vocab_size) {
-      obstacle = fmt::format("plan '{}' has {} tokens in its vocabulary and plan '{}' has {}", own.front()->name,
-                             vocab_size, plan->name, config.vocab_size);
-    }
-    if (plan == own.front()) vocab_size = config.vocab_size;
-  }
-  if (obstacle.empty()) return true;
-  const bool any_simulated =
-      std::ranges::any_of(plans, [](const PlanSpec& plan) { return plan.kv_rounding.has_value(); });
-  if (options.distances == true || any_simulated) {
-    return base::failure(base::invalid_argument("--distances: " + obstacle));
-  }
-  if (own.size() >= 2 && !options.quiet) fmt::print(stderr, "no distances: {}\n", obstacle);
-  return false;
+// Empty: there is none.
+std::filesystem::path journal_path(const EvaluateOptions& options) {
+  if (!options.journal.empty()) return options.journal;
+  return options.json.empty() ? std::string() : options.json + ".journal";
 }
 
 base::Result<std::unique_ptr<quality::Journal>> open_journal(const EvaluateOptions& options,
                                                              const quality::EvaluationIdentity& identity) {
-  std::filesystem::path path(options.journal);
-  if (path.empty() && !options.json.empty()) path = options.json + ".journal";
+  const std::filesystem::path path = journal_path(options);
   if (path.empty()) {
     if (!options.resume) return std::unique_ptr<quality::Journal>();
     return base::failure(base::invalid_argument("--resume: there is no journal without --journal or --json"));
@@ -168,7 +135,22 @@ struct Outputs {
   std::optional<OutputFile> html;
 };
 
+// Two outputs in one file would replace each other.
+base::Status check_outputs_differ(const EvaluateOptions& options) {
+  const std::pair<std::string_view, std::filesystem::path> files[] = {
+      {"--json", options.json}, {"--html", options.html}, {"the journal", journal_path(options)}};
+  for (const auto& [first, path] : files) {
+    for (const auto& [second, other] : files) {
+      if (first == second || path.empty() || other.empty() || resolved(path) != resolved(other)) continue;
+      return base::invalid_argument(
+          fmt::format("{} and {} are one file, {}: expected one for each", first, second, path.string()));
+    }
+  }
+  return base::ok_status();
+}
+
 base::Status open_outputs(const EvaluateOptions& options, Outputs& outputs) {
+  TESSERA_RETURN_IF_ERROR(check_outputs_differ(options));
   if (!options.json.empty()) {
     TESSERA_ASSIGN_OR_RETURN(OutputFile file, OutputFile::open(options.json));
     outputs.json.emplace(std::move(file));
@@ -180,19 +162,20 @@ base::Status open_outputs(const EvaluateOptions& options, Outputs& outputs) {
   return base::ok_status();
 }
 
-base::Status write_reports(const quality::Evaluation& evaluation, Outputs& outputs) {
+// Each, whatever becomes of the others: hours of answers are in them.
+base::Status write_reports(const quality::Evaluation& evaluation, const Outputs& outputs) {
   const quality::Analysis analysis = quality::analyse(evaluation);
+  std::string failures;
+  const auto note = [&](const base::Status& status) {
+    if (!status.ok()) failures += fmt::format("{}{}", failures.empty() ? "" : "\n", status.message());
+  };
   const std::string text = quality::report_text(evaluation, analysis);
-  if (outputs.json.has_value()) {
-    TESSERA_RETURN_IF_ERROR(outputs.json->write(quality::report_json(evaluation, analysis, true)));
-  }
-  if (outputs.html.has_value()) {
-    TESSERA_RETURN_IF_ERROR(outputs.html->write(quality::report_html(evaluation, analysis)));
-  }
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    return base::unavailable("standard output cannot be written");
+    note(base::unavailable("standard output cannot be written"));
   }
-  return base::ok_status();
+  if (outputs.json.has_value()) note(outputs.json->write(quality::report_json(evaluation, analysis, true)));
+  if (outputs.html.has_value()) note(outputs.html->write(quality::report_html(evaluation, analysis)));
+  return failures.empty() ? base::ok_status() : base::unavailable(std::move(failures));
 }
 
 }  // namespace
@@ -242,7 +225,11 @@ base::Status run_evaluate(const EvaluateOptions& options) {
   run.seed = options.seed;
   run.equivalence_points = options.equivalence_points;
   run.concurrency = options.concurrency;
-  TESSERA_ASSIGN_OR_RETURN(run.distances, wants_distances(options, specs));
+  TESSERA_ASSIGN_OR_RETURN(const DistancePlans distances, choose_distance_plans(specs, options.distances));
+  run.distances = distances.any();
+  for (const std::string& note : distances.notes) {
+    if (!options.quiet) fmt::print(stderr, "{}\n", note);
+  }
   TESSERA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<quality::Task>> tasks, read_tasks(options));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<quality::ChosenTask> chosen,
                            quality::choose_questions(std::move(tasks), run));
@@ -251,7 +238,8 @@ base::Status run_evaluate(const EvaluateOptions& options) {
   ModelShelf shelf;
   std::vector<quality::PlanUnderTest> plans;
   plans.reserve(specs.size());
-  for (const PlanSpec& spec : specs) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const PlanSpec& spec = specs[i];
     quality::PlanUnderTest plan;
     plan.name = spec.name;
     plan.description = describe(spec);
@@ -260,7 +248,10 @@ base::Status run_evaluate(const EvaluateOptions& options) {
     } else {
       plan.start = [&spec, &stop, quiet = options.quiet] { return start_plan(spec, quiet, stop); };
     }
-    if (spec.is_own()) plan.open_distributions = [&spec, &shelf] { return make_forced_scorer(spec, &shelf); };
+    if (spec.is_own()) plan.checkpoint = resolved(spec.model).string();
+    if (distances.compared[i]) {
+      plan.open_distributions = [&spec, &shelf, &stop] { return make_forced_scorer(spec, &shelf, &stop); };
+    }
     plans.push_back(std::move(plan));
   }
   Outputs outputs;
@@ -273,13 +264,10 @@ base::Status run_evaluate(const EvaluateOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   base::Result<quality::Evaluation> evaluation =
       quality::run_evaluation(plans, chosen, run, journal.get(), progress, stop);
-  if (!evaluation.has_value()) {
-    if (journal == nullptr) return evaluation.error();
-    const std::string kept = fmt::format("what was answered so far is in {}: the same command with --resume goes on",
-                                         journal->path().string());
-    return {evaluation.error().code(), fmt::format("{}\n{}", evaluation.error().message(), kept)};
-  }
-  return write_reports(*evaluation, outputs);
+  const base::Status status = evaluation.has_value() ? write_reports(*evaluation, outputs) : evaluation.error();
+  if (status.ok() || journal == nullptr) return status;
+  return {status.code(), fmt::format("{}\nwhat was answered so far is in {}: the same command with --resume goes on",
+                                     status.message(), journal->path().string())};
 }
 
 }  // namespace tessera::app

@@ -2,32 +2,34 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/status.h"
 
 namespace tessera::app {
 
-// A file that will be written at the end of long work: that it can be is known at the beginning.
+// A file that will be written at the end of long work: that it can be is known at the beginning. Another program may
+// be about to write the same file: each writes under a name of its own, and the last one stays.
 class OutputFile {
  public:
-  // Makes an empty file beside `path`, which is left as it is until write(). unavailable: it cannot be written there.
+  // Nothing is left in the folder, and what is at `path` stays as it is until write(). Symbolic links are followed.
+  // unavailable: it cannot be written there.
   static base::Result<OutputFile> open(const std::filesystem::path& path);
-  OutputFile(OutputFile&& other) noexcept;
-  OutputFile& operator=(OutputFile&&) = delete;
-  ~OutputFile();  // Removes what was not written.
 
-  // Writes the text and puts it in the place of what was there. Once.
-  base::Status write(std::string_view text);
+  // Writes the text and puts it in the place of what was there, or leaves that and nothing else.
+  base::Status write(std::string_view text) const;
+
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   explicit OutputFile(std::filesystem::path path) : path_(std::move(path)) {}
-  std::filesystem::path part() const { return path_.string() + ".part"; }
 
   std::filesystem::path path_;
-  int file_ = -1;
 };
+
+// The path that two names of one file have in common, as far as the file, or its folder, is there.
+std::filesystem::path resolved(const std::filesystem::path& path);
 
 // A folder that comes with the program, as the sources have it ("data/evaluation"): looked for in the current folder,
 // then in the executable's and those above it. Where there is none: as it was asked for.
