@@ -43,6 +43,12 @@ def without_times(report):
     return report
 
 
+def wait_for_lines(journal, count, process):
+    while journal_lines(journal) < count:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
 def journal_lines(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -65,6 +71,9 @@ def check_flags(tessera, model, folder):
     refused([*own, *TASKS, "--resume"], "--journal")
     refused([*own, *TASKS, "--json", f"{folder}/nowhere/x.json"], "nowhere/x.json", "cannot be written")
     refused([*own, *TASKS, "--html", folder], "it is a folder")
+    refused([*own, *TASKS, "--json", f"{folder}/x", "--html", f"{folder}/./x"], "--json and --html are one file")
+    refused([*own, *TASKS, "--json", f"{folder}/x", "--journal", f"{folder}/x"], "--json and the journal are one file")
+    refused([*own, *TASKS, "--json", f"{folder}/x", "--html", f"{folder}/x.journal"], "--html and the journal are one file")
     refused([*own, *TASKS, "--limit", "-1"], "--limit")
     refused([*own, *TASKS, "--resume", "--fresh", "--json", f"{folder}/x.json"], "--fresh")
     refused([*evaluate, *TASKS, "--model", folder], "config.json")
@@ -107,12 +116,13 @@ def check_resume(tessera, model, folder, whole, lines):
     """Killed, or interrupted, it goes on where it was and says the same."""
     report = folder / "cut.json"
     journal = folder / "cut.json.journal"
-    command = [tessera, "evaluate", "--model", model, *PLANS, *QUESTIONS, "--limit", "1", "--no-distances", "--json", str(report)]
-    for number, until in ((signal.SIGKILL, lines // 4), (signal.SIGINT, lines // 2), (signal.SIGTERM, 3 * lines // 4)):
+    # One question at a time, and none of the ends near the first plan's: while the next plan's weights are loaded a signal
+    # ends the program at once.
+    command = [tessera, "evaluate", "--model", model, *PLANS, *QUESTIONS, "--limit", "1", "--no-distances", "--concurrency", "1",
+               "--json", str(report)]
+    for number, until in ((signal.SIGKILL, lines // 8), (signal.SIGINT, lines // 3), (signal.SIGTERM, 3 * lines // 4)):
         process = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        while journal_lines(journal) < until:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
+        wait_for_lines(journal, until, process)
         process.send_signal(number)
         start = time.monotonic()
         out, log = process.communicate(timeout=120)
@@ -135,6 +145,58 @@ def check_resume(tessera, model, folder, whole, lines):
     again = run([*command, "--resume"])
     assert without_times(report) == whole and again.stdout == done.stdout
     print(f"killed and interrupted three times, it asked {lines - kept} of {lines} at the end and said the same")
+
+
+def check_second_start(tessera, model, folder, whole):
+    """One that is started while another writes the same files harms nothing, and one report that cannot be written does not
+    keep the others back."""
+    report, pages = folder / "twice.json", folder / "pages"
+    journal = folder / "twice.json.journal"
+    pages.mkdir()
+    command = [tessera, "evaluate", "--model", model, *PLANS, *QUESTIONS, "--limit", "1", "--no-distances", "--json", str(report),
+               "--html", str(pages / "twice.html")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for_lines(journal, 3, process)
+    refused([*command, "--resume"], "another evaluation is writing it")
+    refused([*command, "--fresh"], "another evaluation is writing it")
+    pages.rmdir()
+    out, log = process.communicate(timeout=900)
+    assert process.returncode == 1 and "twice.html: cannot be written" in log and "--resume" in log, log
+    assert "pocket-arithmetic" in out and without_times(report) == whole
+    pages.mkdir()
+    run([*command, "--resume"])
+    assert without_times(report) == whole and (pages / "twice.html").exists()
+    assert sorted(path.name for path in folder.glob("twice*")) == ["twice.json", "twice.json.journal"]
+    print("a second start is refused and harms nothing; a page that cannot be written keeps nothing back")
+
+
+def check_distances(tessera, model, folder):
+    """Killed in the second block of passages, it goes on with the same constants of a simulated format."""
+    plans = [*PLANS, "--plan", "constants:kv-rounding=per-tensor"]
+    reports = [folder / "near.json", folder / "cut-near.json"]
+    questions = ["--task", "pocket-choice", "--cell", "1/unseen", "--cell", "2/unseen", "--limit", "18"]
+    commands = [[tessera, "evaluate", "--model", model, *plans, *questions, "--quiet", "--json", str(report)]
+                for report in reports]
+    run(commands[0])
+    whole = without_times(reports[0])
+    summaries = [summary for task in whole["distances"] for summary in task["summaries"] if summary["cell"] is None]
+    assert {summary["plan"] for summary in summaries} == {"split", "constants"} and len(summaries) == 2, summaries
+    assert all(summary["kl"]["value"] > 0 for summary in summaries), summaries
+    lines = [json.loads(line) for line in (folder / "near.json.journal").read_text().splitlines()]
+    order = [line["plan"] for line in lines if "distances" in line]
+    assert order == [1] * 32 + [2] * 32 + [1] * 4 + [2] * 4, order
+    answers = len(lines) - len(order)
+    journal = folder / "cut-near.json.journal"
+    for until in (answers + 1, answers + 64):  # Before and after the constants were first made use of.
+        process = subprocess.Popen([*commands[1], "--resume"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        wait_for_lines(journal, until, process)
+        process.kill()
+        process.communicate()
+        assert until <= journal_lines(journal) < len(lines), (until, journal_lines(journal), len(lines))
+    left = len(lines) - journal_lines(journal)
+    run([*commands[1], "--resume"])
+    assert without_times(reports[1]) == whole
+    print(f"killed with {left} of {len(order)} distances to come, it went on and said the same")
 
 
 def check_servers(tessera, model, folder):
@@ -164,7 +226,7 @@ def check_tiny(tessera, make_tiny_model, folder):
     failed = run([tessera, "evaluate", "--model", tiny, *TASKS, "--json", str(folder / "tiny.json"), "--quiet"], status=1)
     assert "plan 'default': task pocket-arithmetic, question arithmetic/" in failed.stderr, failed.stderr
     assert "/v1/chat/completions: 400" in failed.stderr and "loading weights" not in failed.stderr, failed.stderr
-    assert not (folder / "tiny.json").exists() and not (folder / "tiny.json.part").exists()
+    assert [path.name for path in folder.glob("tiny.json*")] == ["tiny.json.journal"]
     print("a model that cannot chat ends the evaluation with the request's name")
 
 
@@ -175,6 +237,8 @@ def main():
         check_flags(tessera, model, name)
         whole, lines = check_reports(tessera, model, folder)
         check_resume(tessera, model, folder, whole, lines)
+        check_second_start(tessera, model, folder, whole)
+        check_distances(tessera, model, folder)
         check_servers(tessera, model, folder)
         check_tiny(tessera, make_tiny_model, folder)
 
