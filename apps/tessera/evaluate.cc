@@ -264,7 +264,7 @@ base::Status run_evaluate(const EvaluateOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   base::Result<quality::Evaluation> evaluation =
       quality::run_evaluation(plans, chosen, run, journal.get(), progress, stop);
-  const base::Status status = evaluation.has_value() ? write_reports(*evaluation, outputs) : evaluation.error();
+  base::Status status = evaluation.has_value() ? write_reports(*evaluation, outputs) : evaluation.error();
   if (status.ok() || journal == nullptr) return status;
   return {status.code(), fmt::format("{}\nwhat was answered so far is in {}: the same command with --resume goes on",
                                      status.message(), journal->path().string())};
