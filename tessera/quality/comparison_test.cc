@@ -120,7 +120,7 @@ TEST(ComparisonTest, LeavesOutWhatIsTooLongAndGoesByBlocks) {
   const std::atomic<bool> stop = false;
   const base::Status status = compare_sources(
       sources, passages, wanted,
-      [&](std::size_t passage, std::size_t source, PassageDistances distances) {
+      [&](std::size_t passage, std::size_t source, const PassageDistances& distances) {
         EXPECT_TRUE(seen.emplace(passage, source).second);
         EXPECT_EQ(distances.question, fmt::format("{}", passage));
         return base::ok_status();
@@ -141,7 +141,9 @@ TEST(ComparisonTest, EndsWithItsReasons) {
   TwoTokenSource two(0.0);
   TwoTokenSource three(0.0, 3);
   std::atomic<bool> stop = false;
-  const auto sink = [](std::size_t, std::size_t, PassageDistances) { return base::unavailable("the disk is full"); };
+  const auto sink = [](std::size_t, std::size_t, const PassageDistances&) {
+    return base::unavailable("the disk is full");
+  };
   const auto compare = [&](DistributionSource& other) {
     DistributionSource* const sources[] = {&two, &other};
     two.prepared = 0;

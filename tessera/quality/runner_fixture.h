@@ -111,7 +111,7 @@ class NumberTask : public Task {
 // it was prepared with.
 class TwoTokenSource : public DistributionSource {
  public:
-  TwoTokenSource(double tilt, std::int64_t vocab_size = 2, std::int64_t context_tokens = 100)
+  explicit TwoTokenSource(double tilt, std::int64_t vocab_size = 2, std::int64_t context_tokens = 100)
       : tilt_(tilt), vocab_size_(vocab_size) {
     info_.model = "fake";
     info_.context_tokens = context_tokens;
