@@ -2,8 +2,9 @@
 
 A chain hands a value of one result to the next call; a collection asks for several things one by one and reports
 the largest. Levels 6 and 7 are collections of three and four calls that report the total at once, of two-digit and of
-three-digit numbers. Errors come back at times and must be answered: a busy service by the same call again, a misspelt name
-by the corrected one, a refusal by telling the user. One wrong turn fails the whole episode.
+three-digit numbers; level 9 is one of five things in six calls. Errors come back at times (at level 9 always) and must be
+answered: a busy service by the same call again, a misspelt name by the corrected one, a refusal by telling the user. One
+wrong turn fails the whole episode.
 """
 
 import json
@@ -14,7 +15,8 @@ from wording import Wordings, is_unseen
 
 LEVELS = (1, 2, 3, 4, 5, 6, 7)
 TOTALS = {6: (3, 99), 7: (4, 999)}  # calls, largest amount
-BEYOND = (8,)  # never trained: eight calls
+BEYOND = (8, 9)  # never trained: eight calls; six calls, one of which fails and is made again
+FAILING = {9: 6}  # level to calls: a collection in which an error always comes back
 
 LINKS = """customer order invoice parcel truck driver garage city account card branch manager team project folder
 document author book shelf library ticket event room guard key door building street shop owner""".split()
@@ -77,7 +79,7 @@ def _misspell(rng, word: str) -> str:
 
 
 def make(rng, level: int, unseen: bool) -> Example:
-    if level not in TOTALS and rng.random() < 0.6:
+    if level not in TOTALS and level not in FAILING and rng.random() < 0.6:
         return _chain(rng, level, unseen)
     return _collection(rng, level, unseen)
 
@@ -126,8 +128,8 @@ def _chain(rng, level: int, unseen: bool) -> Example:
 
 
 def _collection(rng, level: int, unseen: bool) -> Example:
-    calls_made, largest = TOTALS.get(level, (level, 999))
-    trouble = _trouble(rng, calls_made)
+    calls_made, largest = TOTALS.get(level, (FAILING.get(level, level), 999))
+    trouble = rng.choice(["busy", "spelling"]) if level in FAILING else _trouble(rng, calls_made)
     if trouble == "refused":
         trouble = "busy"
     count = calls_made - 1 if trouble else calls_made

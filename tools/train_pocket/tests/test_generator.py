@@ -138,7 +138,9 @@ def test_episodes_use_only_what_they_were_told():
                 for value in call["arguments"].values():
                     assert str(value) in known
             known += message["content"]
-        assert calls <= example.level
+        assert calls <= episodes.FAILING.get(example.level, example.level)
+        if example.level in episodes.FAILING:
+            assert calls == episodes.FAILING[example.level] and sum('{"error"' in m["content"] for m in example.messages) == 1
         results = [json.loads(m["content"]) for m in example.messages if m["role"] == "tool"]
         final = example.messages[-1]["content"]
         if "amounts" in example.facts:
