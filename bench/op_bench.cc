@@ -11,7 +11,7 @@ namespace tessera::bench {
 
 namespace {
 
-constexpr std::int64_t kBeyondCaches = 256 << 20;
+constexpr std::int64_t kBeyondCpuCaches = 256 << 20;
 
 }  // namespace
 
@@ -58,7 +58,7 @@ ops::Weight random_weight(ops::WeightFormat format, ops::WeightUsage usage, std:
 std::vector<ops::Weight> weights_beyond_caches(ops::WeightFormat format, std::int64_t rows, std::int64_t cols) {
   const std::int64_t bytes = rows * cols * (format == ops::WeightFormat::kBF16 ? 2 : 4);
   std::vector<ops::Weight> weights;
-  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, base::ceil_div(kBeyondCaches, bytes)); ++i) {
+  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, base::ceil_div(kBeyondCpuCaches, bytes)); ++i) {
     weights.push_back(random_weight(format, ops::WeightUsage::kLinear, rows, cols, static_cast<std::uint64_t>(i)));
   }
   return weights;

@@ -7,7 +7,7 @@
 namespace tessera::bench {
 namespace {
 
-constexpr std::int64_t kBeyondCaches = 256 << 20;
+constexpr std::int64_t kBeyondCpuCaches = 256 << 20;
 
 void quantized_linear(benchmark::State& state, ops::WeightFormat format, std::int32_t group_size) {
   const std::int64_t rows = state.range(0);
@@ -16,7 +16,7 @@ void quantized_linear(benchmark::State& state, ops::WeightFormat format, std::in
   const HostWeight host = random_host_weight(format, group_size, n, k, 1);
   std::vector<ops::Weight> weights;
   const auto bytes = static_cast<std::int64_t>(host.data.size() + host.scales.size());
-  for (std::int64_t i = 0; i < base::ceil_div(kBeyondCaches, bytes); ++i) {
+  for (std::int64_t i = 0; i < base::ceil_div(kBeyondCpuCaches, bytes); ++i) {
     auto weight = backend().prepare_weight(host.source);
     TESSERA_CHECK(weight.has_value(), weight.error().to_string());
     weights.push_back(std::move(*weight));

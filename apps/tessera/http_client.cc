@@ -23,9 +23,10 @@ namespace tessera::app {
 namespace net = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSlice{50};  // How soon `stop` is seen.
 constexpr std::uint64_t kAnswerBytesMax = std::uint64_t{256} << 20;

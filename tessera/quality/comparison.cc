@@ -13,11 +13,11 @@ namespace tessera::quality {
 
 namespace {
 
-class Comparison {
+class PassageComparison {
  public:
-  Comparison(std::span<DistributionSource* const> sources, std::span<const Passage> passages,
-             const WantedDistances& wanted,
-             const std::function<base::Status(std::size_t, std::size_t, PassageDistances)>& sink)
+  PassageComparison(std::span<DistributionSource* const> sources, std::span<const Passage> passages,
+                    const WantedDistances& wanted,
+                    const std::function<base::Status(std::size_t, std::size_t, PassageDistances)>& sink)
       : sources_(sources),
         passages_(passages),
         wanted_(wanted),
@@ -140,7 +140,7 @@ base::Status compare_sources(std::span<DistributionSource* const> sources, std::
     if (stop) return {base::StatusCode::kCancelled, "interrupted"};
     TESSERA_RETURN_IF_ERROR(source->prepare(passages));
   }
-  Comparison comparison(sources, passages, wanted, sink);
+  PassageComparison comparison(sources, passages, wanted, sink);
   const std::size_t rows_max = static_cast<std::size_t>(kReferenceBytesMax) / comparison.row_bytes();
   for (std::size_t first = 0; first < left.size();) {
     if (stop) return {base::StatusCode::kCancelled, "interrupted"};

@@ -35,7 +35,7 @@ class ConcurrentStreams : public testing::Test {
     backend_.reset();
   }
 
-  // Prompts of 1 to 40 tokens, cut from the goldens' prompts, and 20 to 56 tokens to generate: sequences grow to
+  // Prompts of 1 to 24 tokens, cut from the goldens' prompts, and 12 to 30 tokens to generate: sequences grow to
   // several times the pages that they begin with, so a pool that admits them cannot keep them all.
   static std::vector<std::int32_t> prompt(int stream) {
     static const std::vector<std::int32_t> all = [] {
@@ -47,18 +47,18 @@ class ConcurrentStreams : public testing::Test {
       }
       return ids;
     }();
-    const std::size_t length = 1 + static_cast<std::size_t>(stream * 37 % 40);
+    const std::size_t length = 1 + static_cast<std::size_t>(stream * 37 % 24);
     const std::size_t begin = static_cast<std::size_t>(stream * 53) % (all.size() - length);
     return {all.begin() + static_cast<std::ptrdiff_t>(begin),
             all.begin() + static_cast<std::ptrdiff_t>(begin + length)};
   }
-  static std::int32_t max_tokens(int stream) { return 20 + stream * 29 % 37; }
+  static std::int32_t max_tokens(int stream) { return 12 + stream * 29 % 19; }
 
   // Each stream alone, one after another, in pools with room.
   static const std::map<int, StreamOutcome>& solo() {
     static const std::map<int, StreamOutcome> outcomes = [] {
       std::map<int, StreamOutcome> all;
-      StreamServer server(*model_, *backend_, 64, 64);
+      StreamServer server(*model_, *backend_, 128, 128);
       for (int s = 0; s < kStreams; ++s) {
         server.start(s, prompt(s), max_tokens(s));
         all.merge(server.wait_all());
@@ -73,9 +73,9 @@ class ConcurrentStreams : public testing::Test {
   static inline std::unique_ptr<models::Model> model_;
 };
 
-// 16 pages of 16 tokens hold about 4 of the 64 sequences.
+// 12 pages of 8 tokens hold about 4 of the 64 sequences.
 TEST_F(ConcurrentStreams, EveryAnswerIsItsSoloAnswer) {
-  StreamServer server(*model_, *backend_, 24, 16);
+  StreamServer server(*model_, *backend_, 48, 12);
   for (int s = 0; s < kStreams; ++s) server.start(s, prompt(s), max_tokens(s));
   const std::map<int, StreamOutcome> outcomes = server.wait_all();
   std::int64_t preemptions = 0;
@@ -91,7 +91,7 @@ TEST_F(ConcurrentStreams, EveryAnswerIsItsSoloAnswer) {
 }
 
 TEST_F(ConcurrentStreams, SurvivorsOfVanishingClientsAreUndisturbed) {
-  StreamServer server(*model_, *backend_, 24, 16);
+  StreamServer server(*model_, *backend_, 48, 12);
   for (int s = 0; s < kStreams; ++s) {
     server.start(s, prompt(s), max_tokens(s), s % 3 == 0 ? 1 + s % 4 : -1);
   }

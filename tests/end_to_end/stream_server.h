@@ -40,7 +40,7 @@ class StreamServer {
       config.id = decode ? 1 : 0;
       config.role = role;
       config.kv_format = decode ? ops::KvFormat::kF8E4M3 : ops::KvFormat::kBF16;
-      config.page_size = 16;
+      config.page_size = 8;
       config.pages = decode ? decode_pages : prefill_pages;
       config.running_max = 32;
       config.chunked_prefill_size = 128;
