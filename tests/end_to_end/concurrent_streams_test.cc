@@ -73,7 +73,7 @@ class ConcurrentStreams : public testing::Test {
   static inline std::unique_ptr<models::Model> model_;
 };
 
-// 12 pages of 8 tokens hold about 4 of the 64 sequences.
+// 12 pages of 8 tokens hold about 3 of the 64 sequences.
 TEST_F(ConcurrentStreams, EveryAnswerIsItsSoloAnswer) {
   StreamServer server(*model_, *backend_, 48, 12);
   for (int s = 0; s < kStreams; ++s) server.start(s, prompt(s), max_tokens(s));
